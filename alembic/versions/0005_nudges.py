@@ -1,0 +1,58 @@
+"""Pending nudges.
+
+phase: expand
+breaking: no
+lock: none on existing tables
+time for 1M rows: no rows are touched
+why: one row for each task and accepting transaction, so that producers never meet. No foreign
+     key: a nudge must neither wait for a delete in flight nor fail with it.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from threadmill_sa.migrations import forget, record, target_schema
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+INSTANT = sa.TIMESTAMP(timezone=True).with_variant(sa.BigInteger(), "sqlite")
+BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    schema = target_schema()
+    revisions = _revisions(schema)
+    if op.get_context().dialect.name == "postgresql":
+        op.execute(sa.schema.CreateSequence(revisions))
+    op.create_table(
+        "threadmill_cron_nudges",
+        sa.Column("revision", BIG_ID, revisions, nullable=False),
+        sa.Column("task_name", sa.String(128), nullable=False),
+        sa.Column("slot", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("requested_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("revision", name=op.f("pk_threadmill_cron_nudges")),
+        sa.UniqueConstraint(
+            "task_name", "slot", name=op.f("uq_threadmill_cron_nudges_task_name_slot")
+        ),
+        schema=schema,
+        sqlite_autoincrement=True,
+    )
+    record(revision)
+
+
+def downgrade() -> None:
+    schema = target_schema()
+    forget(revision)
+    op.drop_table("threadmill_cron_nudges", schema=schema)
+    if op.get_context().dialect.name == "postgresql":
+        op.execute(sa.schema.DropSequence(_revisions(schema)))
+
+
+def _revisions(schema: str | None) -> sa.Sequence:
+    return sa.Sequence("threadmill_nudge_revision_seq", schema=schema, data_type=sa.BigInteger())

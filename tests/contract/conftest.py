@@ -1,0 +1,40 @@
+"""The stores that the contract is bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from threadmill_sa._util.uuid7 import Uuid7Source
+from threadmill_sa.engine.recurring.planner import Planner
+from threadmill_sa.spi.recurring import Plan
+from threadmill_sa.spi.store import JobStore
+from threadmill_sa.stores.memory import MemoryStore
+from tests.fixtures.servers import postgres_keys
+
+MEMORY, SQLITE = "memory", "sqlite"
+
+
+@pytest.fixture(params=[MEMORY, SQLITE, *postgres_keys()])
+def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
+    """A fresh store of each kind in turn."""
+    if request.param == MEMORY:
+        yield MemoryStore()
+        return
+    from threadmill_sa.stores.sql.store import SqlStore
+    from tests.fixtures.sql import engine_for
+
+    if request.param == SQLITE:
+        url = request.getfixturevalue("sqlite_url")
+        with engine_for(url) as engine:
+            yield SqlStore(engine)
+        return
+    server = request.getfixturevalue("postgres_servers")(request.param)
+    with server.fresh_database() as url, engine_for(url) as engine:
+        yield SqlStore(engine)
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Planner(Uuid7Source())

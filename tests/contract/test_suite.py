@@ -1,0 +1,12 @@
+"""The shipped contract suite, on every store."""
+
+from __future__ import annotations
+
+from threadmill_sa.testing.suite import SUITES
+from threadmill_sa.testing.suite.nudges import pump
+
+__all__ = ["pump"]
+
+for _suite in SUITES:
+    _name = f"Test{_suite.__name__.removesuffix('Suite')}"
+    globals()[_name] = type(_name, (_suite,), {"__module__": __name__})

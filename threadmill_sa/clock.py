@@ -1,0 +1,36 @@
+"""The only reader of time."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where instants and elapsed time come from."""
+
+    @property
+    def injected(self) -> bool:
+        """True when the store must use this clock's instants instead of its own."""
+        ...
+
+    def now(self) -> datetime:
+        """The current instant, aware UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The process's clock. Stores with a clock of their own (PostgreSQL, Redis) prefer theirs."""
+
+    injected = False
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()

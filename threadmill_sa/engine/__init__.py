@@ -1,0 +1,1 @@
+"""What happens in a process that runs jobs. It knows stores by their contract only."""

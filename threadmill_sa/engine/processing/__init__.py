@@ -1,0 +1,1 @@
+"""Running jobs: handlers, attempts and the loops of a node."""

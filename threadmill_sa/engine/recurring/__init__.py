@@ -1,0 +1,1 @@
+"""Turning fires and nudges into jobs."""

@@ -1,0 +1,1 @@
+"""What a store promises: operations and guarantees, in no store's own words."""

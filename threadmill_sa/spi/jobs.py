@@ -1,0 +1,120 @@
+"""The role that keeps jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from threadmill_sa.model.job import (
+    AttemptOutcome,
+    ClaimedJob,
+    FinishVerdict,
+    Job,
+    JobId,
+    JobSummary,
+    NewJob,
+    NodeId,
+    OrphanedJob,
+)
+from threadmill_sa.model.state import JobState
+
+DecideOrphan = Callable[[OrphanedJob], AttemptOutcome]
+
+
+class Jobs(Protocol):
+    """Insert, claim, finish and read jobs.
+
+    `now` is None for the store's own clock, or an injected instant (aware UTC) that is used for
+    everything in the call, stamps and comparisons alike.
+    """
+
+    def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
+        """Store all `jobs`, or none.
+
+        Raises: StoreInvariantError when an id is already stored; nothing is written then.
+        Atomicity: one transaction.
+        """
+        ...
+
+    def claim(
+        self,
+        node_id: NodeId,
+        *,
+        queues: Sequence[str] | None,
+        handlers: Sequence[str],
+        limit: int,
+        now: datetime | None = None,
+    ) -> list[ClaimedJob]:
+        """Take up to `limit` ready jobs for `node_id`.
+
+        Only jobs of the named handlers are taken, so a job that this process cannot run waits
+        for one that can. A job is never held by two claims: each raises `attempt_token`.
+
+        Args:
+            queues: the queues to take from, emptied in this order; None takes from all.
+            limit: 0..limits.CLAIM_BATCH_MAX.
+        Returns: 0..limit jobs, within a queue by (priority descending, id).
+        Atomicity: one statement per queue; never waits for another claim.
+        """
+        ...
+
+    def finish(
+        self, node_id: NodeId, outcomes: Sequence[AttemptOutcome], *, now: datetime | None = None
+    ) -> list[FinishVerdict]:
+        """Record the ends of attempts; each only while its token still holds the job for `node_id`.
+
+        A retry is decided in the same write as the failure, so a retrying instance never looks
+        finished to the pile-up guard. Calling again with the same outcomes is LOST, not an error.
+
+        Returns: one verdict per outcome, in order.
+        Atomicity: all outcomes in one transaction; each is recorded or lost by itself.
+        """
+        ...
+
+    def promote(self, *, limit: int, now: datetime | None = None) -> int:
+        """Make up to `limit` delayed jobs ready whose time has come; returns how many."""
+        ...
+
+    def reclaim(
+        self,
+        decide: DecideOrphan,
+        *,
+        timeout_seconds: float,
+        limit: int,
+        now: datetime | None = None,
+    ) -> list[tuple[OrphanedJob, AttemptOutcome]]:
+        """End the attempts whose owner has not beaten for `timeout_seconds`, by the store's clock.
+
+        `decide` is pure and gives each orphan its outcome. Jobs that another reclaim holds are
+        skipped. Returns what was ended, at most `limit`.
+        Atomicity: one transaction.
+        """
+        ...
+
+    def get(self, job_id: JobId) -> Job | None:
+        """Return one job with payload, result and history, or None."""
+        ...
+
+    def counts(self) -> Mapping[JobState, int]:
+        """Return the number of jobs in every state, exact, without scanning the jobs."""
+        ...
+
+    def queue_depths(self) -> Mapping[str, int]:
+        """Return the number of ENQUEUED jobs of each queue that has any, exact."""
+        ...
+
+    def fold_counts(self, *, limit: int) -> int:
+        """Fold up to `limit` pending count deltas; returns how many. Never waits for a producer."""
+        ...
+
+    def list(
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int = 50,
+    ) -> list[JobSummary]:
+        """Return up to `limit` jobs that match every given filter, newest id first."""
+        ...

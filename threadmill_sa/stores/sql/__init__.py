@@ -1,0 +1,1 @@
+"""The store on SQL databases: PostgreSQL and SQLite files."""

@@ -1,0 +1,243 @@
+"""What PostgreSQL and SQLite spell differently, chosen once per engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Rows
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.schema import Sequence, Table
+from sqlalchemy.types import TypeEngine
+
+from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
+
+Instant = ColumnElement[Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def now_parameter() -> ColumnElement[Any]:
+    """Return the bind of the injected instant; null asks for the store's own clock."""
+    return bindparam("now", type_=UtcDateTime)
+
+
+class SqlDialect(Protocol):
+    """The spellings. Builders ask for them and contain no `if` on a dialect's name."""
+
+    name: str
+    own_clock: bool
+    """True when a null `now` means the server's clock; else the caller binds the process clock."""
+
+    def now_value(self) -> Instant:
+        """Return the instant of the statement, for stored values."""
+        ...
+
+    def clock_value(self) -> Instant:
+        """Return the store's own instant, for liveness; the bind `clock` where it has none."""
+        ...
+
+    def now_bound(self) -> Instant:
+        """Return the instant for comparisons, in a form that lets the planner use an index."""
+        ...
+
+    def later(self, instant: Instant, seconds: ColumnElement[Any]) -> Instant:
+        """Return `instant` moved by `seconds`, which may be null."""
+        ...
+
+    def member(
+        self, column: ColumnElement[Any], name: str, type_: TypeEngine[Any]
+    ) -> ColumnElement[bool]:
+        """Return the condition that `column` is in the list bound as `name`."""
+        ...
+
+    def list_value(self, values: Iterable[Any]) -> Any:
+        """Return `values` as `member` wants them bound."""
+        ...
+
+    def picked(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+        """Return the condition that `column` is among `rows`, a locking select run once."""
+        ...
+
+    def records(self, name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+        """Return the rows that `record_text` packed into the bind `name`, as a table."""
+        ...
+
+    def record_value(self, value: Any) -> Any:
+        """Return `value` as `records` reads it back from JSON."""
+        ...
+
+    def insert(self, table: Table) -> Any:
+        """Return an insert with the dialect's ON CONFLICT."""
+        ...
+
+    def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
+        """Return the revision column of an accept, where the statement itself must draw it."""
+        ...
+
+    def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
+        """Return the insert of `rows` that takes the place of an earlier accept in its slot."""
+        ...
+
+    def epoch_source(self, schema: Schema) -> Any:
+        """Return the statement whose one value is a number never returned before."""
+        ...
+
+    def transaction_slot(self) -> ColumnElement[int]:
+        """Return what names the accepting transaction in `cron_nudges.slot`."""
+        ...
+
+
+class PostgresDialect:
+    name = "postgresql"
+    own_clock = True
+
+    def now_value(self) -> Instant:
+        clock: ColumnElement[Any] = func.clock_timestamp(type_=UtcDateTime())
+        return func.coalesce(now_parameter(), clock, type_=UtcDateTime())
+
+    def clock_value(self) -> Instant:
+        return func.clock_timestamp(type_=UtcDateTime())
+
+    def now_bound(self) -> Instant:
+        # Evaluated once: a bare clock_timestamp() is volatile and would scan every row.
+        return select(self.now_value()).scalar_subquery()
+
+    def later(self, instant: Instant, seconds: ColumnElement[Any]) -> Instant:
+        span = func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        return instant.op("+", return_type=UtcDateTime())(span)
+
+    def member(
+        self, column: ColumnElement[Any], name: str, type_: TypeEngine[Any]
+    ) -> ColumnElement[bool]:
+        # One array bind, so the text, and with it the prepared statement, never varies in length.
+        return column == func.any(bindparam(name, type_=postgresql.ARRAY(type_)))
+
+    def list_value(self, values: Iterable[Any]) -> Any:
+        return list(values)
+
+    def picked(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+        # A join here flips to a hash join with a full scan at large limits.
+        once = rows.cte("picked").prefix_with("MATERIALIZED")
+        ids = select(once.c[0]).scalar_subquery()
+        return column == func.any(func.array(ids))
+
+    def records(self, name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+        rows = func.json_to_recordset(cast(bindparam(name, type_=Text()), postgresql.JSON))
+        typed = [column(key, type_) for key, type_ in columns.items()]
+        return rows.table_valued(*typed, name="records").render_derived(with_types=True)
+
+    def record_value(self, value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.isoformat()
+        return str(value) if isinstance(value, UUID) else value
+
+    def insert(self, table: Table) -> postgresql.Insert:
+        return postgresql.insert(table)
+
+    def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
+        return {"revision": sequence.next_value()}
+
+    def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
+        statement = self.insert(nudges).from_select(names, rows, include_defaults=False)
+        fresh = {name: statement.excluded[name] for name in ("epoch", "revision", "requested_at")}
+        return statement.on_conflict_do_update(index_elements=["task_name", "slot"], set_=fresh)
+
+    def epoch_source(self, schema: Schema) -> Any:
+        return select(schema.epoch_sequence.next_value())
+
+    def transaction_slot(self) -> ColumnElement[int]:
+        return cast(cast(func.pg_current_xact_id(), Text), BigInteger)
+
+
+class SqliteDialect:
+    name = "sqlite"
+    own_clock = False
+
+    def now_value(self) -> Instant:
+        return now_parameter()
+
+    def clock_value(self) -> Instant:
+        return bindparam("clock", type_=UtcDateTime())
+
+    def now_bound(self) -> Instant:
+        return now_parameter()
+
+    def later(self, instant: Instant, seconds: ColumnElement[Any]) -> Instant:
+        micros = cast(func.round(seconds * literal_column("1000000")), BigInteger)
+        return instant.op("+", return_type=UtcDateTime())(micros)
+
+    def member(
+        self, column: ColumnElement[Any], name: str, type_: TypeEngine[Any]
+    ) -> ColumnElement[bool]:
+        # One JSON bind: no limit on the number of variables, and the text never varies.
+        values = func.json_each(bindparam(name, type_=Text())).table_valued("value")
+        return column.in_(select(cast(values.c.value, type_)))
+
+    def list_value(self, values: Iterable[Any]) -> Any:
+        return json.dumps([self.record_value(value) for value in values], ensure_ascii=False)
+
+    def picked(self, column: ColumnElement[Any], rows: Select[Any]) -> ColumnElement[bool]:
+        return column.in_(rows)
+
+    def records(self, name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+        rows = func.json_each(bindparam(name, type_=Text())).table_valued("value", name="packed")
+        fields = [
+            func.json_extract(rows.c.value, f"$.{key}", type_=type_).label(key)
+            for key, type_ in columns.items()
+        ]
+        return select(*fields).subquery("records")
+
+    def record_value(self, value: Any) -> Any:
+        if isinstance(value, datetime):
+            return (value - _EPOCH) // _MICROSECOND
+        return value.hex if isinstance(value, UUID) else value
+
+    def insert(self, table: Table) -> sqlite.Insert:
+        return sqlite.insert(table)
+
+    def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
+        del sequence  # AUTOINCREMENT draws it
+        return {}
+
+    def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
+        # Replaced, not updated: the key must be new on every acceptance. The text begins with
+        # INSERT, since the standard driver opens its transaction only for that.
+        statement = self.insert(nudges).prefix_with("OR REPLACE")
+        return statement.from_select(names, rows, include_defaults=False)
+
+    def epoch_source(self, schema: Schema) -> Any:
+        counter = schema.store_identity.c.last_epoch
+        return update(schema.store_identity).values(last_epoch=counter + 1).returning(counter)
+
+    def transaction_slot(self) -> ColumnElement[int]:
+        return literal_column("0", BigInteger)
+
+
+def choose_dialect(name: str) -> SqlDialect:
+    """Return the spellings for a SQLAlchemy dialect name that `check_server` has let through."""
+    return PostgresDialect() if name == "postgresql" else SqliteDialect()
+
+
+def record_text(dialect: SqlDialect, rows: Rows[Mapping[str, Any]]) -> str:
+    """Return `rows` packed for `SqlDialect.records`: one bind, whatever their number."""
+    packed = [{key: dialect.record_value(value) for key, value in row.items()} for row in rows]
+    return json.dumps(packed, ensure_ascii=False)

@@ -1,0 +1,56 @@
+"""From a driver's error to what the gateway does about it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeoutError
+
+_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
+_OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "25006"})
+_SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
+
+
+class Fault(Enum):
+    """What may be done after an error of the database."""
+
+    CONFLICT = "conflict"  # rolled back for sure: run the transaction again
+    OUTAGE = "outage"  # unknown whether it was applied: the caller decides
+    OTHER = "other"  # a defect, or a constraint that speaks
+
+
+def classify(error: BaseException) -> Fault:
+    """Return the kind of fault, from SQLSTATE or SQLite's code, whatever the driver."""
+    if isinstance(error, PoolTimeoutError):
+        return Fault.OUTAGE
+    if not isinstance(error, DBAPIError):
+        return Fault.OTHER
+    if error.connection_invalidated:
+        return Fault.OUTAGE
+    state = sql_state(error)
+    if state is not None:
+        if state in _CONFLICT_STATES:
+            return Fault.CONFLICT
+        if state in _OUTAGE_STATES or state.startswith("08"):
+            return Fault.OUTAGE
+        return Fault.OTHER
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        busy = code & 0xFF in {_SQLITE_BUSY, _SQLITE_LOCKED}
+        return Fault.CONFLICT if busy else Fault.OTHER
+    # No code at all: a connection that never came to be.
+    return (
+        Fault.OUTAGE
+        if type(error).__name__ in {"OperationalError", "InterfaceError"}
+        else (Fault.OTHER)
+    )
+
+
+def sql_state(error: DBAPIError) -> str | None:
+    """Return the five characters of SQLSTATE, or None where the driver has none."""
+    for source in (error.orig, getattr(error.orig, "__cause__", None)):
+        for attribute in ("sqlstate", "pgcode"):
+            value = getattr(source, attribute, None)
+            if isinstance(value, str) and len(value) == 5:  # noqa: PLR2004 - SQLSTATE's length
+                return value
+    return None

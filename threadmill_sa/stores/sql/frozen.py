@@ -1,0 +1,69 @@
+"""The revisions this release ships, each with the checksum of its file.
+
+A revision never changes once it is released. Its checksum is written to the history of every
+database it upgrades, so that an edited one is found at start-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRevision:
+    """One revision as shipped: identity, first line of its docstring, SHA-256 of its text."""
+
+    revision: str
+    description: str
+    checksum: str
+
+
+FROZEN = (
+    FrozenRevision(
+        "0001",
+        "Schema history and store identity",
+        "b01c3b06d914e78bfc48eee9f72edb64ebe9d872114d974635f049ce51f9aaed",
+    ),
+    FrozenRevision(
+        "0002",
+        "Jobs and their state history",
+        "d7e5239d32c72ecb7362b302bc1e5c739f4c4b2e948daa9c233a2d83b050f96b",
+    ),
+    FrozenRevision(
+        "0003",
+        "Job counts, kept by triggers",
+        "7a2b19cea312a6e81370623d2a7216c90087d2d7927c7d7327b963a0f852a70d",
+    ),
+    FrozenRevision(
+        "0004",
+        "Recurring tasks and their schedule state",
+        "33ef0d551b75c08706d94ead54a2afd0faa7558e2dfe832d9a5d3034214ae703",
+    ),
+    FrozenRevision(
+        "0005",
+        "Pending nudges",
+        "36dc40bbf639f1f2f02438aa5a3597c97beb34b2ee626c4f4c7ac8fc1a8026cd",
+    ),
+    FrozenRevision(
+        "0006",
+        "Processing nodes",
+        "1747396ffff28cc461382bcaa54287754f6ad659e034b8dca44bce428c7a94ed",
+    ),
+)
+BY_REVISION = {entry.revision: entry for entry in FROZEN}
+HEAD = FROZEN[-1].revision
+
+
+def checksum_of(text: str) -> str:
+    """The checksum of a revision's text; line ends and trailing blanks do not count."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    return hashlib.sha256("\n".join(lines).strip().encode()).hexdigest()
+
+
+def frozen_form(path: Path) -> FrozenRevision:
+    """What the list must say about a revision's file."""
+    text = path.read_text(encoding="utf-8")
+    description = text.split('"""', 2)[1].splitlines()[0].rstrip(".")
+    return FrozenRevision(path.name.split("_", 1)[0], description, checksum_of(text))

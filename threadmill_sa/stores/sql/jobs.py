@@ -1,0 +1,274 @@
+"""The role that keeps jobs, on SQL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import product
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from threadmill_sa.clock import SystemClock
+from threadmill_sa.errors import StoreInvariantError
+from threadmill_sa.model import failure, limits
+from threadmill_sa.model.job import (
+    AttemptOutcome,
+    ClaimedJob,
+    FinishVerdict,
+    Job,
+    JobId,
+    JobSummary,
+    NewJob,
+    NodeId,
+    OrphanedJob,
+    OutcomeKind,
+)
+from threadmill_sa.model.state import JobState
+from threadmill_sa.spi.jobs import DecideOrphan
+from threadmill_sa.stores.sql import rows
+from threadmill_sa.stores.sql.dialects import SqlDialect, record_text
+from threadmill_sa.stores.sql.schema import Schema
+from threadmill_sa.stores.sql.statements import jobs as statements
+from threadmill_sa.stores.sql.unit import Database
+from threadmill_sa.stores.sql.writing import ProducerWrites
+
+
+class SqlJobs:
+    """`spi.Jobs` in transactions of our own."""
+
+    def __init__(
+        self, database: Database, schema: Schema, dialect: SqlDialect, writes: ProducerWrites
+    ) -> None:
+        self._database = database
+        self._dialect = dialect
+        self._writes = writes
+        self._claim_queue = statements.claim_ready(schema, dialect, one_queue=True)
+        self._claim_any = statements.claim_ready(schema, dialect, one_queue=False)
+        self._finish = statements.finish_attempts(schema, dialect)
+        self._history = statements.insert_history(schema)
+        self._promote = statements.promote_due(schema, dialect)
+        self._orphans = statements.lock_orphans(schema, dialect)
+        self._get = statements.get_job(schema)
+        self._get_history = statements.get_history(schema)
+        self._lists = {
+            (state, queue, task): statements.list_jobs(schema, state=state, queue=queue, task=task)
+            for state, queue, task in product((False, True), repeat=3)
+        }
+        self._count_states = statements.count_states(schema)
+        self._count_queues = statements.count_queues(schema)
+        self._take_deltas = statements.take_deltas(schema, dialect)
+        self._fold_state = statements.fold_state_count(schema, dialect)
+        self._fold_queue = statements.fold_queue_count(schema, dialect)
+
+    def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
+        if not jobs:
+            return
+        try:
+            self._database.write(
+                lambda connection: self._writes.insert_jobs(connection.execute, jobs, now=now)
+            )
+        except IntegrityError as error:
+            raise StoreInvariantError(
+                f"a job of this batch of {len(jobs)} is stored already, or twice in it;"
+                " nothing was written: use a new id for each job",
+                ids=tuple(job.id for job in jobs),
+            ) from error
+
+    def claim(
+        self,
+        node_id: NodeId,
+        *,
+        queues: Sequence[str] | None,
+        handlers: Sequence[str],
+        limit: int,
+        now: datetime | None = None,
+    ) -> list[ClaimedJob]:
+        limit = min(limit, limits.CLAIM_BATCH_MAX)
+        if limit <= 0 or not handlers or (queues is not None and not queues):
+            return []
+        parameters = {
+            "node_id": node_id,
+            "handlers": self._dialect.list_value(handlers),
+            "now": self._database.instant(now),
+            "clock": SystemClock().now(),
+        }
+
+        def work(connection: Connection) -> list[ClaimedJob]:
+            claimed: list[ClaimedJob] = []
+            for queue in queues or (None,):
+                statement = self._claim_any if queue is None else self._claim_queue
+                wanted = parameters | {"from_queue": queue, "limit": limit - len(claimed)}
+                found = [rows.claimed_job(row) for row in connection.execute(statement, wanted)]
+                # RETURNING has no order of its own.
+                claimed += sorted(found, key=lambda job: (-job.priority, job.id))
+                if len(claimed) >= limit:
+                    break
+            return claimed
+
+        return self._database.write(work)
+
+    def finish(
+        self, node_id: NodeId, outcomes: Sequence[AttemptOutcome], *, now: datetime | None = None
+    ) -> list[FinishVerdict]:
+        if not outcomes:
+            return []
+        recorded = self._database.write(
+            lambda connection: self._end_attempts(connection, node_id, outcomes, now)
+        )
+        return [
+            FinishVerdict.RECORDED if outcome in recorded else FinishVerdict.LOST
+            for outcome in outcomes
+        ]
+
+    def _end_attempts(
+        self,
+        connection: Connection,
+        node_id: NodeId | None,
+        outcomes: Sequence[AttemptOutcome],
+        now: datetime | None,
+    ) -> set[AttemptOutcome]:
+        """End attempts and append what the job rows can no longer tell; returns those recorded."""
+        packed = record_text(self._dialect, [rows.outcome_record(each) for each in outcomes])
+        ended = connection.execute(
+            self._finish,
+            {
+                "ids": self._dialect.list_value(each.job_id for each in outcomes),
+                "rows": packed,
+                "node_id": node_id,
+                "now": self._database.instant(now),
+            },
+        )
+        rows_by_id = {row.id: row for row in ended}
+        recorded = {each for each in outcomes if each.job_id in rows_by_id}
+        history = [
+            entry
+            for outcome in outcomes
+            if outcome in recorded
+            for entry in _history(outcome, rows_by_id[outcome.job_id])
+        ]
+        if history:
+            connection.execute(self._history, history)
+        return recorded
+
+    def promote(self, *, limit: int, now: datetime | None = None) -> int:
+        parameters = {"limit": limit, "now": self._database.instant(now)}
+        return self._database.write(
+            lambda connection: connection.execute(self._promote, parameters).rowcount
+        )
+
+    def reclaim(
+        self,
+        decide: DecideOrphan,
+        *,
+        timeout_seconds: float,
+        limit: int,
+        now: datetime | None = None,
+    ) -> list[tuple[OrphanedJob, AttemptOutcome]]:
+        parameters = {
+            "timeout_seconds": timeout_seconds,
+            "limit": limit,
+            "clock": SystemClock().now(),
+        }
+
+        def work(connection: Connection) -> list[tuple[OrphanedJob, AttemptOutcome]]:
+            found = connection.execute(self._orphans, parameters)
+            decided = [(orphan, decide(orphan)) for orphan in map(rows.orphaned_job, found)]
+            if decided:
+                outcomes = [outcome for _, outcome in decided]
+                recorded = self._end_attempts(connection, None, outcomes, now)
+                if len(recorded) != len(decided):
+                    raise StoreInvariantError(
+                        f"{len(decided) - len(recorded)} locked orphans changed under their lock",
+                        ids=tuple(orphan.id for orphan, _ in decided),
+                    )
+            return decided
+
+        return self._database.write(work)
+
+    def get(self, job_id: JobId) -> Job | None:
+        def work(connection: Connection) -> Job | None:
+            row = connection.execute(self._get, {"id": job_id}).one_or_none()
+            if row is None:
+                return None
+            return rows.whole_job(row, connection.execute(self._get_history, {"id": job_id}))
+
+        return self._database.read(work)
+
+    def counts(self) -> Mapping[JobState, int]:
+        found = self._database.read(
+            lambda connection: {
+                row.state: int(row.n) for row in connection.execute(self._count_states)
+            }
+        )
+        return {state: found.get(state.value, 0) for state in JobState}
+
+    def queue_depths(self) -> Mapping[str, int]:
+        return self._database.read(
+            lambda connection: {
+                row.queue: int(row.n) for row in connection.execute(self._count_queues)
+            }
+        )
+
+    def fold_counts(self, *, limit: int) -> int:
+        def work(connection: Connection) -> int:
+            taken = connection.execute(self._take_deltas, {"limit": limit}).all()
+            states: Counter[str] = Counter()
+            queues: Counter[str] = Counter()
+            for row in taken:
+                states[row.state] += row.n
+                if row.state == JobState.ENQUEUED:
+                    queues[row.queue] += row.n
+            # Sorted, so that two foldings wait for each other and never deadlock.
+            for state, n in sorted(states.items()):
+                connection.execute(self._fold_state, {"state": state, "n": n})
+            for queue, n in sorted(queues.items()):
+                connection.execute(self._fold_queue, {"queue": queue, "n": n})
+            return len(taken)
+
+        return self._database.write(work)
+
+    def list(
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        limit: int = limits.LIST_DEFAULT,
+    ) -> list[JobSummary]:
+        statement = self._lists[state is not None, queue is not None, task is not None]
+        parameters: dict[str, Any] = {"queue": queue, "task": task, "limit": limit}
+        parameters["state"] = None if state is None else state.value
+        return self._database.read(
+            lambda connection: [
+                rows.job_summary(row) for row in connection.execute(statement, parameters)
+            ]
+        )
+
+
+def _history(outcome: AttemptOutcome, row: Any) -> list[dict[str, Any]]:
+    """Return the moves that the job row cannot tell later; a success has none."""
+    given_back = int(outcome.kind is OutcomeKind.RELEASED)
+    entry = {
+        "job_id": row.id,
+        "at": row.state_at,
+        "attempt": row.attempt + given_back,
+        "reason": outcome.reason,
+        "message": outcome.message,
+    }
+    failed = entry | {"state": JobState.FAILED.value}
+    match outcome.kind:
+        case OutcomeKind.SUCCEEDED:
+            return []
+        case OutcomeKind.RETRY:
+            again = {"state": JobState.SCHEDULED.value, "reason": failure.RETRY, "message": None}
+            return [failed, entry | again]
+        case OutcomeKind.RELEASED:
+            again = {"state": JobState.ENQUEUED.value, "message": None}
+            return [failed, entry | again]
+        case OutcomeKind.QUARANTINED:
+            return [entry | {"state": JobState.QUARANTINED.value}]
+        case OutcomeKind.FAILED:
+            return [failed]

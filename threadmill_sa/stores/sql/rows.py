@@ -1,0 +1,260 @@
+"""Between rows and the model's values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from threadmill_sa.model.job import (
+    AttemptOutcome,
+    ClaimedJob,
+    HistoryEntry,
+    Job,
+    JobId,
+    JobSummary,
+    NewJob,
+    NodeId,
+    OrphanedJob,
+    OutcomeKind,
+)
+from threadmill_sa.model.node import NodeInfo, NodeView
+from threadmill_sa.model.nudge import PendingNudges
+from threadmill_sa.model.recurring import (
+    CronOrigin,
+    CronTask,
+    CronTaskScheduleState,
+    CronTaskView,
+    MissedRunPolicy,
+)
+from threadmill_sa.model.state import JobState
+from threadmill_sa.model.trigger import TriggerKind
+from threadmill_sa.spi.recurring import TaskReading
+from threadmill_sa.stores.sql.statements.recurring import DEFINITION, STATE
+
+RESULT_NOTE = "threadmill.truncated.result"
+
+_STATE_AFTER = {
+    OutcomeKind.SUCCEEDED: JobState.SUCCEEDED,
+    OutcomeKind.RETRY: JobState.SCHEDULED,
+    OutcomeKind.FAILED: JobState.FAILED,
+    OutcomeKind.QUARANTINED: JobState.QUARANTINED,
+    OutcomeKind.RELEASED: JobState.ENQUEUED,
+}
+
+
+def new_job_values(job: NewJob) -> dict[str, Any]:
+    """Return the binds of `insert_job`, or one record of `insert_jobs`."""
+    return {
+        "id": job.id,
+        "state": job.state.value,
+        "queue": job.queue,
+        "priority": job.priority,
+        "handler": job.handler,
+        "payload": job.payload,
+        "cron_task_name": job.cron_task_name,
+        "cron_origin": None if job.cron_origin is None else job.cron_origin.value,
+        "fire_time": job.fire_time,
+        "max_attempts": job.max_attempts,
+        "timeout_seconds": job.timeout_seconds,
+        "run_at": job.run_at,
+        "delay_seconds": job.delay_seconds,
+    }
+
+
+def outcome_record(outcome: AttemptOutcome) -> dict[str, Any]:
+    """Return one record of `finish_attempts`."""
+    note = outcome.result_note
+    return {
+        "id": outcome.job_id,
+        "token": outcome.attempt_token,
+        "state": _STATE_AFTER[outcome.kind].value,
+        "given_back": int(outcome.kind is OutcomeKind.RELEASED),
+        "retry_seconds": outcome.retry_seconds or 0.0
+        if outcome.kind is OutcomeKind.RETRY
+        else None,
+        "result": outcome.result,
+        "metadata": None if note is None else json.dumps({RESULT_NOTE: note}),
+    }
+
+
+def claimed_job(row: Any) -> ClaimedJob:
+    return ClaimedJob(
+        id=JobId(row.id),
+        handler=row.handler,
+        payload=row.payload,
+        queue=row.queue,
+        priority=row.priority,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        attempt_token=row.attempt_token,
+        timeout_seconds=row.timeout_seconds,
+        created_at=row.created_at,
+        cron_task_name=row.cron_task_name,
+        cron_origin=_origin(row.cron_origin),
+        fire_time=row.fire_time,
+    )
+
+
+def orphaned_job(row: Any) -> OrphanedJob:
+    return OrphanedJob(
+        id=JobId(row.id),
+        handler=row.handler,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        attempt_token=row.attempt_token,
+        owner_node_id=_node(row.owner_node_id),
+        cron_task_name=row.cron_task_name,
+    )
+
+
+def job_summary(row: Any) -> JobSummary:
+    return JobSummary(**_summary_fields(row))
+
+
+def whole_job(row: Any, history: Iterable[Any]) -> Job:
+    return Job(
+        **_summary_fields(row),
+        payload=row.payload,
+        result=row.result,
+        attempt_token=row.attempt_token,
+        heartbeat_at=row.heartbeat_at,
+        timeout_seconds=row.timeout_seconds,
+        metadata={} if row.metadata is None else json.loads(row.metadata),
+        history=tuple(
+            HistoryEntry(JobState(each.state), each.at, each.attempt, each.reason, each.message)
+            for each in history
+        ),
+    )
+
+
+def _summary_fields(row: Any) -> dict[str, Any]:
+    return {
+        "id": JobId(row.id),
+        "state": JobState(row.state),
+        "queue": row.queue,
+        "priority": row.priority,
+        "handler": row.handler,
+        "attempt": row.attempt,
+        "max_attempts": row.max_attempts,
+        "created_at": row.created_at,
+        "state_at": row.state_at,
+        "scheduled_at": row.scheduled_at,
+        "started_at": row.started_at,
+        "owner_node_id": _node(row.owner_node_id),
+        "cron_task_name": row.cron_task_name,
+        "cron_origin": _origin(row.cron_origin),
+        "fire_time": row.fire_time,
+    }
+
+
+def _origin(value: str | None) -> CronOrigin | None:
+    return None if value is None else CronOrigin(value)
+
+
+def _node(value: Any) -> NodeId | None:
+    return None if value is None else NodeId(value)
+
+
+def definition_values(task: CronTask) -> dict[str, Any]:
+    """Return the code's fields of a definition, as binds."""
+    return {
+        "task": task.name,
+        "trigger_kind": task.trigger_kind.value,
+        "trigger_value": task.trigger_value,
+        "zone": task.zone,
+        "handler": task.handler,
+        "payload": task.payload,
+        "queue": task.queue,
+        "priority": task.priority,
+        "missed_run_policy": task.missed_run_policy.value,
+        "timeout_seconds": task.timeout_seconds,
+        "max_attempts": task.max_attempts,
+        "anchor_at": task.anchor_at,
+    }
+
+
+def state_values(state: CronTaskScheduleState) -> dict[str, Any]:
+    """Return the whole schedule state, as binds."""
+    return {"task": state.task_name, **{name: getattr(state, name) for name in STATE}}
+
+
+def _typed_definition(row: Any) -> dict[str, Any]:
+    fields = {name: getattr(row, name) for name in DEFINITION}
+    fields["trigger_kind"] = TriggerKind(row.trigger_kind)
+    fields["missed_run_policy"] = MissedRunPolicy(row.missed_run_policy)
+    return fields
+
+
+def cron_task(row: Any, *, fingerprint: str | None) -> CronTask:
+    return CronTask(**_typed_definition(row), timing_fingerprint=fingerprint or "")
+
+
+def with_operators_fields(task: CronTask, stored: CronTask) -> CronTask:
+    """Return the declared `task` with what a registration never changes."""
+    return replace(
+        task,
+        enabled=stored.enabled,
+        epoch=stored.epoch,
+        anchor_at=task.anchor_at or stored.anchor_at,
+        created_at=stored.created_at,
+    )
+
+
+def schedule_state(row: Any, task_name: str) -> CronTaskScheduleState:
+    return CronTaskScheduleState(task_name, **{name: getattr(row, name) for name in STATE})
+
+
+def task_reading(row: Any) -> TaskReading:
+    pending = None
+    if row.pending:
+        pending = PendingNudges(row.pending, row.nudge_requested_at)
+    return TaskReading(
+        task=cron_task(row, fingerprint=row.timing_fingerprint),
+        state=schedule_state(row, row.name),
+        unfinished=bool(row.unfinished),
+        pending=pending,
+        now=row.now,
+    )
+
+
+def task_views(rows: Sequence[Any]) -> list[CronTaskView]:
+    """Return one view per task from rows that repeat the task for each pending nudge."""
+    views = []
+    for _, group in groupby(rows, key=lambda row: row.name):
+        found = list(group)
+        pending = [row for row in found if row.revision is not None]
+        state = {name: getattr(found[0], name) for name in STATE if name != "timing_fingerprint"}
+        views.append(
+            CronTaskView(
+                **_typed_definition(found[0]),
+                **state,
+                nudge_requested_at=min((row.requested_at for row in pending), default=None),
+                nudge_revisions=frozenset(row.revision for row in pending),
+            )
+        )
+    return views
+
+
+def node_values(node: NodeInfo) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "host": node.host[:255],
+        "pid": node.pid,
+        "queues": None if node.queues is None else json.dumps(list(node.queues)),
+        "workers": node.workers,
+    }
+
+
+def node_view(row: Any) -> NodeView:
+    return NodeView(
+        id=NodeId(row.id),
+        host=row.host,
+        pid=row.pid,
+        queues=None if row.queues is None else tuple(json.loads(row.queues)),
+        workers=row.workers,
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+    )

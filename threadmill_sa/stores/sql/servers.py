@@ -1,0 +1,132 @@
+"""Which databases are supported, and how their URLs are read."""
+
+from __future__ import annotations
+
+from sqlalchemy import URL, Connection, Engine, make_url, text
+
+from threadmill_sa.errors import InvalidValueError, UnsupportedStoreError
+
+POSTGRESQL_MIN = 15
+SQLITE_MIN = (3, 35)  # RETURNING
+_IN_MEMORY = (
+    "an in-memory SQLite database lives in one connection and cannot hold jobs; "
+    "use a file, or Threadmill.in_memory()"
+)
+# An async driver's URL names a database as well; schema work is sync.
+_SYNC_DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+asyncpg": "postgresql+psycopg",
+    "postgresql+psycopg_async": "postgresql+psycopg",
+    "sqlite+aiosqlite": "sqlite",
+}
+
+
+def engine_url(url: str | URL) -> URL:
+    """The URL for a sync engine; `postgresql://` means psycopg, whatever SQLAlchemy's default."""
+    scheme, separator, rest = (
+        url.render_as_string(hide_password=False) if isinstance(url, URL) else url
+    ).partition("://")
+    if not separator:
+        # The text is not repeated: it may hold a password.
+        raise InvalidValueError("database URL has no '://'; expected for example sqlite:///app.db")
+    return make_url(f"{_SYNC_DRIVERS.get(scheme, scheme)}://{rest}")
+
+
+def is_supported(engine: Engine) -> bool:
+    """True when dialect and file can hold a store; reads only the engine, sends no SQL."""
+    return _refusal(engine) is None
+
+
+def check_supported(engine: Engine) -> None:
+    """Refuse an engine that no server version could make right; sends no SQL.
+
+    Raises: UnsupportedStoreError with the advice.
+    """
+    refusal = _refusal(engine)
+    if refusal is not None:
+        raise UnsupportedStoreError(refusal, dialect=engine.dialect.name)
+
+
+def check_server(engine: Engine) -> None:
+    """Refuse a dialect, server version or in-memory database that is not supported.
+
+    Raises: UnsupportedStoreError with what was found, expected and the advice.
+    """
+    check_supported(engine)
+    with engine.connect() as connection:
+        check_connection(connection)
+
+
+def check_connection(connection: Connection) -> None:
+    """The same on a connection, in its transaction."""
+    check_supported(connection.engine)
+    if connection.dialect.name == "postgresql":
+        number = connection.scalar(text("SELECT pg_catalog.current_setting('server_version_num')"))
+        require_postgresql(int(number or 0))
+        return
+    require_sqlite(str(connection.scalar(text("SELECT sqlite_version()"))))
+    files = connection.execute(text("SELECT name, file FROM pragma_database_list")).all()
+    # The only certain sign when the engine was built with a creator function.
+    if not any(row.file for row in files if row.name == "main"):
+        raise UnsupportedStoreError(_IN_MEMORY, dialect="sqlite")
+
+
+def check_schema_name(dialect: str, schema: str | None) -> None:
+    """Refuse a named schema on SQLite, whose triggers cannot name one."""
+    if schema is not None and dialect == "sqlite":
+        raise UnsupportedStoreError(
+            f"schema {schema!r} cannot be used on SQLite, expected None; use a file of its own",
+            schema=schema,
+        )
+
+
+def require_postgresql(number: int) -> None:
+    """Refuse a server by its `server_version_num`."""
+    if number // 10_000 < POSTGRESQL_MIN:
+        raise UnsupportedStoreError(
+            f"PostgreSQL server {number // 10_000} is too old, expected {POSTGRESQL_MIN} or newer;"
+            " upgrade the server",
+            found=number,
+            expected=POSTGRESQL_MIN * 10_000,
+        )
+
+
+def require_sqlite(version: str) -> None:
+    """Refuse an SQLite library by its version text."""
+    if tuple(int(part) for part in version.split(".")[:2]) < SQLITE_MIN:
+        raise UnsupportedStoreError(
+            f"SQLite library {version} is too old, expected 3.35 or newer;"
+            " use a Python that was built with a newer one",
+            found=version,
+            expected="3.35",
+        )
+
+
+def _refusal(engine: Engine) -> str | None:
+    name = engine.dialect.name
+    if name not in {"postgresql", "sqlite"}:
+        return (
+            f"database dialect {name!r} is not supported, expected 'postgresql' or 'sqlite';"
+            " use one of these, or Threadmill.in_memory() for tests"
+        )
+    if engine.dialect.is_async:
+        return (
+            f"engine of the async driver {engine.dialect.driver!r} cannot run the store;"
+            " give a sync engine of the same database, and the async one with also=[...]"
+        )
+    if name == "sqlite" and _in_memory(engine.url):
+        return _IN_MEMORY
+    return None
+
+
+def _in_memory(url: URL) -> bool:
+    database = url.database or ""
+    settings = {key: str(value) for key, value in url.query.items()}
+    return (
+        database in {"", ":memory:", "file:", "file::memory:"}
+        or database.startswith("file::memory:?")
+        or settings.get("mode") == "memory"
+        or settings.get("vfs") == "memdb"
+        or "mode=memory" in database
+    )

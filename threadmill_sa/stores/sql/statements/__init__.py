@@ -1,0 +1,1 @@
+"""Statements as values: pure builders of Core constructs. Another module executes them."""

@@ -1,0 +1,132 @@
+"""The SQL store: its roles on the user's engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+
+from sqlalchemy import Engine
+
+from threadmill_sa.clock import Clock, SystemClock
+from threadmill_sa.errors import UnsupportedStoreError
+from threadmill_sa.spi.store import CannotJoin, JoinedWrites, StoreCapabilities
+from threadmill_sa.spi.wakes import WakeChannel
+from threadmill_sa.stores.sql.dialects import SqlDialect, choose_dialect
+from threadmill_sa.stores.sql.jobs import SqlJobs
+from threadmill_sa.stores.sql.joined import Joining, SqlJoinedWrites
+from threadmill_sa.stores.sql.migrate import SchemaManager, check_server, check_supported
+from threadmill_sa.stores.sql.nodes import SqlNodes
+from threadmill_sa.stores.sql.recurring import SqlRecurring
+from threadmill_sa.stores.sql.schema import Schema
+from threadmill_sa.stores.sql.unit import Database
+from threadmill_sa.stores.sql.wakes import PostgresWakes, SqliteWakes
+from threadmill_sa.stores.sql.writing import ProducerWrites
+
+
+class SqlStore:
+    """`spi.JobStore` on PostgreSQL 15+ or a SQLite 3.35+ file.
+
+    Constructing it sends no SQL. The first use on PostgreSQL resolves the schema once, so that
+    no later change of a search path can redirect a statement.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        also: Sequence[Engine] = (),
+        schema: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_supported(engine)
+        self._engine = engine
+        self._engines = (engine, *also)
+        self._clock = clock or SystemClock()
+        self._dialect: SqlDialect = choose_dialect(engine.dialect.name)
+        self._schema_name = schema
+        self._joining = Joining(self._engines, self.describe)
+        self._database = Database(engine, self._dialect, self._clock)
+        self._building = threading.RLock()
+        self.manager = SchemaManager(engine, schema)
+
+    @cached_property
+    def capabilities(self) -> StoreCapabilities:
+        server = self._dialect.own_clock
+        return StoreCapabilities(
+            joins=True,
+            concurrent_writers=server,
+            own_clock=server,
+            ordered_revisions=not server,
+            durable=True,
+            shared=True,
+        )
+
+    @cached_property
+    def _schema(self) -> Schema:
+        with self._building:
+            return Schema(self._schema_name or self._resolve_schema())
+
+    def _resolve_schema(self) -> str | None:
+        """Return the schema that a fresh connection of the engine starts in."""
+        if self._dialect.name == "sqlite":
+            return None
+        # Not through the engine's pool: its last connection may be the caller's.
+        pool = self._engine.pool.recreate()
+        connection = pool.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute("SELECT current_schema()")
+            (name,) = cursor.fetchone() or (None,)
+            cursor.close()
+        finally:
+            connection.close()
+            pool.dispose()
+        if name is None:
+            raise UnsupportedStoreError(
+                f"{self.describe()} has no current schema: create the one that search_path names,"
+                " or pass Threadmill(..., schema=...)"
+            )
+        return str(name)
+
+    @cached_property
+    def _writes(self) -> ProducerWrites:
+        with self._building:
+            return ProducerWrites(self._schema, self._dialect, self._database.instant)
+
+    @cached_property
+    def jobs(self) -> SqlJobs:
+        with self._building:
+            return SqlJobs(self._database, self._schema, self._dialect, self._writes)
+
+    @cached_property
+    def recurring(self) -> SqlRecurring:
+        with self._building:
+            return SqlRecurring(self._database, self._schema, self._dialect, self._writes)
+
+    @cached_property
+    def nodes(self) -> SqlNodes:
+        return SqlNodes(self._database, self._schema, self._dialect)
+
+    @cached_property
+    def wakes(self) -> WakeChannel:
+        with self._building:
+            if self._dialect.name == "sqlite":
+                return SqliteWakes(self._engine)
+            return PostgresWakes(self._engine, self._schema.name or "", self._clock)
+
+    def joined(self, handle: object) -> JoinedWrites | CannotJoin:
+        writes = self._writes
+        connection, carrier = self._joining.connection_of(handle, writes.accept)
+        return SqlJoinedWrites(connection, carrier, writes)
+
+    def describe(self) -> str:
+        place = self._engine.url.render_as_string(hide_password=True)
+        return place if self._schema_name is None else f"{place} schema {self._schema_name}"
+
+    def check_ready(self) -> None:
+        check_server(self._engine)
+
+    def close(self) -> None:
+        if "wakes" in self.__dict__:
+            self.wakes.close()

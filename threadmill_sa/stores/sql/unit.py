@@ -1,0 +1,113 @@
+"""The gateway: every transaction of our own is opened here, and only here is one retried."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import datetime
+from threading import Event
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeoutError
+
+from threadmill_sa.clock import Clock
+from threadmill_sa.errors import StoreUnavailableError
+from threadmill_sa.model import limits
+from threadmill_sa.stores.sql.dialects import SqlDialect
+from threadmill_sa.stores.sql.faults import Fault, classify
+
+T = TypeVar("T")
+
+
+class Database:
+    """Our transactions on the user's engine: READ COMMITTED, or BEGIN IMMEDIATE on SQLite.
+
+    Whatever the engine's default isolation or translation of schemas is, ours stay as they are.
+    """
+
+    def __init__(self, engine: Engine, dialect: SqlDialect, clock: Clock) -> None:
+        self.dialect = dialect
+        self._clock = clock
+        self._pause = Event()  # never set: a wait that a debugger or signal can interrupt
+        if dialect.name == "sqlite":
+            self._reader = engine.execution_options(schema_translate_map=None)
+            self._writer = self._reader.execution_options(threadmill_begin="IMMEDIATE")
+        else:
+            self._writer = self._reader = engine.execution_options(
+                isolation_level="READ COMMITTED", schema_translate_map=None
+            )
+
+    def instant(self, now: datetime | None) -> datetime | None:
+        """Return what to bind as `now`: null where the server's clock is asked."""
+        if now is None and not self.dialect.own_clock:
+            return self._clock.now()
+        return now
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction of ours; run it again on a conflict, which left nothing.
+
+        Raises: StoreUnavailableError when the store stays busy or cannot be reached.
+        """
+        return self._run(self._writer, work)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which only reads, in a transaction of ours.
+
+        Raises: StoreUnavailableError when the store cannot be reached.
+        """
+        return self._run(self._reader, work)
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        started, tries = self._clock.monotonic(), 0
+        while True:
+            try:
+                with engine.connect() as connection, connection.begin():
+                    if engine is self._writer:
+                        self._begin_writing(connection)
+                    return work(connection)
+            except (DBAPIError, PoolTimeoutError) as error:
+                fault = classify(error)
+                if fault is Fault.OTHER:
+                    raise
+                tries += 1
+                waited = self._clock.monotonic() - started
+                if fault is Fault.OUTAGE or self._exhausted(tries, waited):
+                    raise StoreUnavailableError(
+                        f"the store did not answer after {tries} tries and {waited:.1f} s"
+                        f" ({type(error).__name__}: {_first_line(error)}); try again later",
+                        tries=tries,
+                    ) from error
+            self._pause.wait(_pause_seconds(tries))
+
+    def _exhausted(self, tries: int, waited: float) -> bool:
+        if self.dialect.name == "sqlite":  # busy: the driver itself waits in each try
+            return waited >= limits.SQLITE_BUSY_SECONDS
+        return tries >= limits.STORE_TRIES
+
+    def _begin_writing(self, connection: Connection) -> None:
+        if self.dialect.name != "sqlite":
+            return
+        # Take the write lock before anything is read: a read transaction that turns into a
+        # write fails at once when another writer committed in between.
+        driver: Any = connection.connection.dbapi_connection
+        if driver.in_transaction:
+            connection.exec_driver_sql(
+                "UPDATE threadmill_store_identity SET last_epoch = last_epoch WHERE id = 0"
+            )
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _pause_seconds(tries: int) -> float:
+    longest: float = min(
+        limits.STORE_RETRY_MAX_SECONDS, limits.STORE_RETRY_MIN_SECONDS * 2 ** min(tries, 10)
+    )
+    return longest * (0.5 + random.random() / 2)  # noqa: S311 - jitter, not a secret
+
+
+def _first_line(error: BaseException) -> str:
+    source = getattr(error, "orig", None) or error
+    lines = str(source).strip().splitlines()
+    return lines[0][:300] if lines else type(source).__name__

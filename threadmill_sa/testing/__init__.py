@@ -1,0 +1,12 @@
+"""For tests of programs that use Threadmill, and for authors of stores.
+
+`threadmill_sa.testing.suite` is the contract that every store passes; it needs pytest and is
+imported on its own.
+"""
+
+from __future__ import annotations
+
+from threadmill_sa.testing.clock import ManualClock
+from threadmill_sa.testing.commits import treat_commit_as_final
+
+__all__ = ["ManualClock", "treat_commit_as_final"]

@@ -1,0 +1,414 @@
+"""Turning fires into jobs: what is nominated, planned and written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from threadmill_sa.errors import StoreInvariantError
+from threadmill_sa.model import limits
+from threadmill_sa.model.job import OutcomeKind
+from threadmill_sa.model.recurring import CronOrigin, MissedRunPolicy
+from threadmill_sa.model.state import JobState
+from threadmill_sa.model.trigger import Every, TriggerKind
+from threadmill_sa.spi.recurring import Plan, TaskOutcome, TaskPlan, TaskReading, TickResult
+from threadmill_sa.spi.store import JobStore
+from threadmill_sa.testing.suite.tools import (
+    T0,
+    claim,
+    daily,
+    ids_of,
+    insert,
+    instances,
+    new_id,
+    new_job,
+    new_node,
+    new_task,
+    one_instance,
+    outcome,
+    read,
+    run_all,
+    seconds,
+    together,
+    view,
+)
+
+DUE = T0 + seconds(600)
+HOUR, DAY = 3600.0, 86_400.0
+
+
+def tick(store: JobStore, plan: Plan, at: datetime, name: str = "pump") -> TaskOutcome:
+    [done] = store.recurring.materialize([name], plan, now=at)
+    return done
+
+
+class NominateSuite:
+    def _names(self, store: JobStore, at: datetime = DUE, limit: int = 100) -> list[str]:
+        return store.recurring.nominate(after=None, limit=limit, now=at)
+
+    def test_a_task_is_nominated_from_its_instant_on(self, store: JobStore) -> None:
+        store.recurring.register(new_task(), now=T0)
+
+        assert self._names(store, DUE - seconds(1e-6)) == []
+        assert self._names(store, DUE) == ["pump"]
+        assert self._names(store, DUE + seconds(DAY)) == ["pump"]
+        assert self._names(store, T0) == []
+
+    def test_a_nudged_task_is_nominated_at_once(self, store: JobStore) -> None:
+        for name in ("a", "b"):
+            store.recurring.register(new_task(name), now=T0)
+        store.recurring.request_cron_nudge("b", now=T0)
+
+        assert self._names(store, T0) == ["b"]
+
+    def test_a_paused_task_is_not_nominated(self, store: JobStore) -> None:
+        store.recurring.register(new_task(), now=T0)
+        store.recurring.set_enabled("pump", enabled=False, now=T0)
+
+        assert self._names(store, DUE) == []
+
+    def test_names_come_in_pages_by_code_points(self, store: JobStore) -> None:
+        names = ["B", "a", "a b", "_", "\u00e4", "a-", "\U0001f9f5"]
+        for name in names:
+            store.recurring.register(new_task(name), now=T0)
+        store.recurring.request_cron_nudge("a", now=T0)
+
+        pages, after = [], None
+        while page := store.recurring.nominate(after=after, limit=3, now=DUE):
+            pages.append(page)
+            after = page[-1]
+
+        ordered = sorted(names)
+        assert pages == [ordered[:3], ordered[3:6], ordered[6:]]
+
+    def test_a_task_is_not_nominated_after_its_run(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        tick(store, plan, DUE)
+
+        assert self._names(store, DUE) == []
+
+    def test_a_held_task_stays_nominated(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        tick(store, plan, DUE)
+        tick(store, plan, DUE + seconds(600))
+
+        assert self._names(store, DUE + seconds(600)) == ["pump"]
+
+    def test_a_broken_task_is_looked_at_again_after_its_pause(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        bad = new_task(trigger_kind=TriggerKind.CRON, trigger_value="61 * * * *")
+        store.recurring.register(bad, now=T0)
+        again = T0 + seconds(limits.BROKEN_RETRY_SECONDS)
+
+        assert self._names(store, again - seconds(1)) == []
+        assert self._names(store, again) == ["pump"]
+
+        done = tick(store, plan, again)
+
+        assert done.result is TickResult.BROKEN
+        assert done.broken_reason == view(store).broken_reason
+        assert view(store).broken_at == again
+        assert self._names(store, again) == []
+
+
+class GuardSuite:
+    """One unfinished instance holds back the next, whatever it is and wherever it stands."""
+
+    @pytest.mark.parametrize("delay", [None, 9999.0])
+    def test_an_instance_that_waits_holds(
+        self, store: JobStore, plan: Plan, delay: float | None
+    ) -> None:
+        store.recurring.register(new_task(), now=T0)
+        insert(store, cron_task_name="pump", delay_seconds=delay)
+
+        assert tick(store, plan, DUE).result is TickResult.HELD
+        assert view(store).next_run_at == DUE
+
+    def test_an_instance_that_runs_holds(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        insert(store, cron_task_name="pump")
+        claim(store, new_node())
+
+        assert tick(store, plan, DUE).result is TickResult.HELD
+
+    def test_an_instance_between_two_attempts_holds(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        insert(store, cron_task_name="pump")
+        node = new_node()
+        store.jobs.finish(node, [outcome(*claim(store, node), OutcomeKind.RETRY)], now=T0)
+
+        assert tick(store, plan, DUE).result is TickResult.HELD
+
+    @pytest.mark.parametrize(
+        "kind", [OutcomeKind.SUCCEEDED, OutcomeKind.FAILED, OutcomeKind.QUARANTINED]
+    )
+    def test_an_ended_instance_lets_go(
+        self, store: JobStore, plan: Plan, kind: OutcomeKind
+    ) -> None:
+        store.recurring.register(new_task(), now=T0)
+        insert(store, cron_task_name="pump")
+        node = new_node()
+        store.jobs.finish(node, [outcome(*claim(store, node), kind)], now=T0)
+
+        assert tick(store, plan, DUE).result is TickResult.MATERIALIZED
+
+    def test_jobs_of_other_tasks_do_not_hold(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        insert(store, cron_task_name="Pump")
+        insert(store)
+
+        assert tick(store, plan, DUE).result is TickResult.MATERIALIZED
+
+
+class FireSuite:
+    def test_a_due_task_gets_one_instance_of_its_definition(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        task = new_task(
+            payload="[1]", queue="slow", priority=4, timeout_seconds=2.5, max_attempts=7
+        )
+        store.recurring.register(task, now=T0)
+
+        done = tick(store, plan, DUE + seconds(1))
+
+        [job] = instances(store)
+        assert ids_of(done.jobs) == [job.id]
+        assert (job.handler, job.payload, job.queue) == (task.handler, "[1]", "slow")
+        assert (job.priority, job.timeout_seconds, job.max_attempts) == (4, 2.5, 7)
+        assert (job.cron_origin, job.fire_time) == (CronOrigin.SCHEDULE, DUE)
+        assert (job.state, job.created_at) == (JobState.ENQUEUED, DUE + seconds(1))
+        state = view(store)
+        assert (state.last_run_at, state.last_run_job_id) == (DUE + seconds(1), job.id)
+        assert state.in_flight_job_id == job.id
+
+    def test_a_late_tick_keeps_the_phase(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(trigger=Every(hours=6)), now=T0)
+
+        tick(store, plan, T0 + seconds(7 * HOUR))
+
+        assert view(store).next_run_at == T0 + seconds(12 * HOUR)
+
+    def test_drop_runs_once_for_the_latest_missed_fire(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+
+        done = tick(store, plan, T0 + seconds(6001))
+
+        assert [job.fire_time for job in done.jobs] == [T0 + seconds(6000)]
+        assert view(store).next_run_at == T0 + seconds(6600)
+
+    @pytest.mark.parametrize("policy", list(MissedRunPolicy))
+    def test_an_outage_of_years_at_a_millisecond_costs_no_more(
+        self, store: JobStore, plan: Plan, policy: MissedRunPolicy
+    ) -> None:
+        task = new_task(trigger=Every(seconds=0.001), missed_run_policy=policy)
+        store.recurring.register(task, now=T0)
+
+        done = tick(store, plan, T0 + seconds(10 * 365 * DAY))
+
+        expected = 1 if policy is MissedRunPolicy.DROP else limits.CATCH_UP_MAX
+        assert len(done.jobs) == expected
+
+    def test_catch_up_runs_once_per_missed_fire(self, store: JobStore, plan: Plan) -> None:
+        task = new_task(trigger=daily(0), missed_run_policy=MissedRunPolicy.CATCH_UP)
+        store.recurring.register(task, now=T0)
+        midnight = T0.replace(hour=0, minute=0, second=0, microsecond=0)
+
+        tick(store, plan, T0 + seconds(3 * DAY))
+
+        fires = [midnight + seconds(day * DAY) for day in (1, 2, 3)]
+        assert [job.fire_time for job in instances(store)] == fires
+        assert view(store).next_run_at == midnight + seconds(4 * DAY)
+
+    def test_catch_up_goes_on_when_all_of_a_batch_have_ended(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        task = new_task(missed_run_policy=MissedRunPolicy.CATCH_UP)
+        store.recurring.register(task, now=T0)
+        backlog = limits.CATCH_UP_MAX + 3
+        at = T0 + seconds(600 * backlog)
+        node = new_node()
+
+        first = tick(store, plan, at)
+        *most, last = claim(store, node)
+        store.jobs.finish(node, [outcome(job) for job in most], now=at)
+        waits = tick(store, plan, at)
+        store.jobs.finish(node, [outcome(last)], now=at)
+        rest = tick(store, plan, at)
+
+        assert [len(each.jobs) for each in (first, waits, rest)] == [limits.CATCH_UP_MAX, 0, 3]
+        assert waits.result is TickResult.HELD
+        fires = [job.fire_time for job in (*first.jobs, *rest.jobs)]
+        assert fires == [T0 + seconds(600 * turn) for turn in range(1, backlog + 1)]
+        assert view(store).next_run_at == at + seconds(600)
+
+    def test_a_clock_that_steps_back_fires_no_instant_twice(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        store.recurring.register(new_task(), now=T0)
+
+        early = tick(store, plan, DUE - seconds(0.01))
+        done = tick(store, plan, DUE)
+        run_all(store)
+        back = tick(store, plan, DUE - seconds(0.2))
+        again = tick(store, plan, DUE)
+
+        results = [each.result for each in (early, done, back, again)]
+        assert results.count(TickResult.MATERIALIZED) == 1
+        assert done.result is TickResult.MATERIALIZED
+
+    def test_a_disabled_task_gets_no_instance(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        store.recurring.set_enabled("pump", enabled=False, now=T0)
+
+        assert tick(store, plan, DUE).result is TickResult.DISABLED
+        assert instances(store) == []
+
+    def test_an_edit_after_the_nomination_counts(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(), now=T0)
+        assert store.recurring.nominate(after=None, limit=9, now=DUE) == ["pump"]
+        store.recurring.register(new_task(handler="newer", payload="2"), now=DUE)
+
+        tick(store, plan, DUE)
+
+        [job] = instances(store)
+        assert (job.handler, job.payload) == ("newer", "2")
+
+    def test_two_ticks_at_once_never_fire_twice(self, store: JobStore, plan: Plan) -> None:
+        names = [f"task-{number}" for number in range(5)]
+        for name in names:
+            store.recurring.register(new_task(name), now=T0)
+
+        for turn in range(1, 11):
+            at = T0 + seconds(600 * turn)
+
+            def both(at: datetime = at) -> list[TaskOutcome]:
+                return store.recurring.materialize(names, plan, now=at)
+
+            first, second = together(both, both)
+
+            made = [job for each in (*first, *second) for job in each.jobs]
+            assert sorted(job.cron_task_name or "" for job in made) == names
+            run_all(store, at=at)
+
+
+class CommitSuite:
+    """The batch of a tick is written whole or not at all."""
+
+    def test_there_is_one_outcome_per_name_by_name(self, store: JobStore) -> None:
+        for name in ("b", "a"):
+            store.recurring.register(new_task(name), now=T0)
+
+        done = store.recurring.materialize(["b", "nobody", "a"], _idle, now=T0)
+
+        assert [(each.name, each.result) for each in done] == [
+            ("a", TickResult.IDLE),
+            ("b", TickResult.IDLE),
+            ("nobody", TickResult.UNKNOWN_TASK),
+        ]
+
+    def test_the_plan_reads_what_is_stored(self, store: JobStore) -> None:
+        store.recurring.register(new_task(payload="1"), now=T0)
+        store.recurring.request_cron_nudge("pump", now=T0 + seconds(1))
+        seen: list[TaskReading] = []
+
+        def look(reading: TaskReading) -> TaskPlan:
+            seen.append(reading)
+            return TaskPlan(TickResult.IDLE)
+
+        store.recurring.materialize(["pump"], look, now=T0 + seconds(2))
+
+        reading = seen[-1]
+        found = view(store)
+        assert (reading.task.name, reading.task.payload) == ("pump", "1")
+        assert (reading.task.epoch, reading.task.anchor_at) == (found.epoch, T0)
+        assert (reading.state.next_run_at, reading.unfinished) == (DUE, False)
+        assert reading.state.timing_fingerprint == new_task().timing_fingerprint
+        assert reading.pending is not None
+        assert (reading.pending.count, reading.pending.requested_at) == (1, T0 + seconds(1))
+        assert reading.now == T0 + seconds(2)
+
+    def test_a_plan_without_a_state_leaves_it(self, store: JobStore) -> None:
+        store.recurring.register(new_task(), now=T0)
+        before = view(store)
+
+        store.recurring.materialize(["pump"], _idle, now=DUE)
+
+        assert view(store) == before
+
+    def test_every_field_of_the_state_is_written(self, store: JobStore) -> None:
+        store.recurring.register(new_task(), now=T0)
+        last, current = new_id(), new_id()
+
+        def all_fields(reading: TaskReading) -> TaskPlan:
+            state = replace(
+                reading.state,
+                next_run_at=None,
+                last_run_at=T0 + seconds(1),
+                last_run_job_id=last,
+                in_flight_job_id=current,
+                broken_reason="\u00e4" * 300,
+                broken_at=T0 + seconds(2),
+            )
+            return TaskPlan(TickResult.BROKEN, state=state)
+
+        [done] = store.recurring.materialize(["pump"], all_fields, now=T0)
+
+        found = view(store)
+        assert (found.next_run_at, found.last_run_at) == (None, T0 + seconds(1))
+        assert (found.last_run_job_id, found.in_flight_job_id) == (last, current)
+        assert (found.broken_reason, found.broken_at) == ("\u00e4" * 300, T0 + seconds(2))
+        assert done.broken_reason == found.broken_reason
+
+    def test_a_plan_that_raises_leaves_the_whole_batch_unwritten(self, store: JobStore) -> None:
+        for name in ("a", "b", "c"):
+            store.recurring.register(new_task(name), now=T0)
+            store.recurring.request_cron_nudge(name, now=T0)
+        before = store.recurring.list()
+
+        def fails_late(reading: TaskReading) -> TaskPlan:
+            if reading.task.name == "c":
+                raise ZeroDivisionError
+            return one_instance(reading)
+
+        with pytest.raises(ZeroDivisionError):
+            store.recurring.materialize(["a", "b", "c"], fails_late, now=DUE)
+
+        assert store.recurring.list() == before
+        assert store.jobs.list() == []
+
+    def test_a_stored_job_id_leaves_the_whole_batch_unwritten(self, store: JobStore) -> None:
+        [stored] = insert(store)
+        for name in ("a", "b"):
+            store.recurring.register(new_task(name), now=T0)
+            store.recurring.request_cron_nudge(name, now=T0)
+        before = store.recurring.list()
+
+        def collides(reading: TaskReading) -> TaskPlan:
+            plan = one_instance(reading)
+            job = new_job(id=stored.id) if reading.task.name == "b" else plan.jobs[0]
+            return replace(plan, jobs=(job,))
+
+        with pytest.raises(StoreInvariantError):
+            store.recurring.materialize(["a", "b"], collides, now=DUE)
+
+        assert store.recurring.list() == before
+        assert ids_of(store.jobs.list()) == [stored.id]
+        assert read(store, stored.id).cron_task_name is None
+
+    def test_a_full_batch_is_one_commit(self, store: JobStore, plan: Plan) -> None:
+        names = [f"task-{number:03}" for number in range(limits.MATERIALIZE_BATCH)]
+        for name in names:
+            store.recurring.register(new_task(name), now=T0)
+
+        done = store.recurring.materialize(names, plan, wait=True, now=DUE)
+
+        assert [each.name for each in done if each.jobs] == names
+        assert store.jobs.counts()[JobState.ENQUEUED] == len(names)
+
+
+def _idle(reading: TaskReading) -> TaskPlan:
+    del reading
+    return TaskPlan(TickResult.IDLE)

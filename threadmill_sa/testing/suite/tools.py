@@ -1,0 +1,170 @@
+"""What the suite's tests are written with: builders, pure plans and threads with a barrier."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from threadmill_sa.model import failure
+from threadmill_sa.model.job import (
+    AttemptOutcome,
+    ClaimedJob,
+    Job,
+    JobId,
+    NewJob,
+    NodeId,
+    OutcomeKind,
+)
+from threadmill_sa.model.recurring import CronOrigin, CronTask, CronTaskView
+from threadmill_sa.model.trigger import Cron, Every, Trigger, timing_fingerprint, trigger_text
+from threadmill_sa.spi.recurring import NudgeAction, TaskPlan, TaskReading, TickResult
+from threadmill_sa.spi.store import JobStore
+
+T0 = datetime(2026, 1, 5, 12, 0, 0, 123456, tzinfo=UTC)
+HANDLER = "work"
+JOIN_SECONDS = 60.0  # a thread that is not back by then hangs
+
+_numbers = itertools.count(1)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def new_id() -> JobId:
+    """An id greater than every one before."""
+    return JobId(UUID(int=(0x0198 << 112) | (next(_numbers) << 80) | (7 << 76) | (2 << 62)))
+
+
+def new_node() -> NodeId:
+    return NodeId(new_id())
+
+
+def new_job(**fields: Any) -> NewJob:
+    return NewJob(**{"id": new_id(), "handler": HANDLER, **fields})
+
+
+def insert(store: JobStore, count: int = 1, **fields: Any) -> list[NewJob]:
+    """Insert `count` equal jobs at T0."""
+    jobs = [new_job(**fields) for _ in range(count)]
+    store.jobs.insert(jobs, now=T0)
+    return jobs
+
+
+def read(store: JobStore, job_id: JobId) -> Job:
+    job = store.jobs.get(job_id)
+    assert job is not None, f"job {job_id} is not stored"
+    return job
+
+
+def claim(
+    store: JobStore, node: NodeId, limit: int = 1000, *, at: datetime = T0
+) -> list[ClaimedJob]:
+    """Claim from all queues for the suite's one handler."""
+    return store.jobs.claim(node, queues=None, handlers=[HANDLER], limit=limit, now=at)
+
+
+def outcome(
+    job: ClaimedJob, kind: OutcomeKind = OutcomeKind.SUCCEEDED, **fields: Any
+) -> AttemptOutcome:
+    reasons = {
+        OutcomeKind.SUCCEEDED: failure.SUCCESS,
+        OutcomeKind.RETRY: failure.EXCEPTION,
+        OutcomeKind.FAILED: failure.EXCEPTION,
+        OutcomeKind.QUARANTINED: failure.QUARANTINE,
+        OutcomeKind.RELEASED: failure.SHUTDOWN,
+    }
+    if kind is OutcomeKind.RETRY:
+        fields.setdefault("retry_seconds", 10.0)
+    return AttemptOutcome(job.id, job.attempt_token, kind, reasons[kind], **fields)
+
+
+def run_all(store: JobStore, *, at: datetime = T0) -> list[ClaimedJob]:
+    """Claim and succeed everything that is ready."""
+    node = new_node()
+    claimed = claim(store, node, at=at)
+    store.jobs.finish(node, [outcome(job) for job in claimed], now=at)
+    return claimed
+
+
+def new_task(name: str = "pump", trigger: Trigger | None = None, **fields: Any) -> CronTask:
+    """A declared task, every 10 minutes unless `trigger` says otherwise."""
+    trigger = trigger or Every(minutes=10)
+    kind, value, zone = trigger_text(trigger)
+    declared = CronTask(
+        name=name,
+        trigger_kind=kind,
+        trigger_value=value,
+        zone=zone,
+        handler=HANDLER,
+        timing_fingerprint=timing_fingerprint(trigger),
+        anchor_at=trigger.anchor if isinstance(trigger, Every) else None,
+    )
+    return replace(declared, **fields)
+
+
+def daily(hour: int) -> Cron:
+    return Cron(f"0 {hour} * * *")
+
+
+def view(store: JobStore, name: str = "pump") -> CronTaskView:
+    found = store.recurring.get(name)
+    assert found is not None, f"task {name!r} is not registered"
+    return found
+
+
+def instances(store: JobStore, name: str = "pump") -> list[Job]:
+    """Every job of a task, oldest first."""
+    found = store.jobs.list(task=name, limit=500)
+    return [read(store, job.id) for job in reversed(found)]
+
+
+def one_instance(reading: TaskReading) -> TaskPlan:
+    """The plainest plan: one instance whatever the reading, the nudges consumed."""
+    job = new_job(cron_task_name=reading.task.name, cron_origin=CronOrigin.NUDGE)
+    ran = replace(reading.state, last_run_at=reading.now, last_run_job_id=job.id)
+    return TaskPlan(TickResult.MATERIALIZED, (job,), ran, NudgeAction.CONSUME)
+
+
+def compacting(reading: TaskReading) -> TaskPlan:
+    del reading
+    return TaskPlan(TickResult.HELD, nudges=NudgeAction.COMPACT)
+
+
+def together(*actions: Callable[[], Any]) -> list[Any]:
+    """Run `actions` at the same time, one thread each; their results, in order.
+
+    Raises: the first exception of an action; AssertionError when one does not come back.
+    """
+    barrier = threading.Barrier(len(actions))
+    results: list[Any] = [None] * len(actions)
+    errors: list[BaseException] = []
+
+    def run(index: int, action: Callable[[], Any]) -> None:
+        try:
+            barrier.wait(JOIN_SECONDS)
+            results[index] = action()
+        except BaseException as error:  # noqa: BLE001  Raised again below, in the test's thread.
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(index, action), daemon=True)
+        for index, action in enumerate(actions)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_SECONDS)
+    assert not any(thread.is_alive() for thread in threads), "an action did not come back"
+    if errors:
+        raise errors[0]
+    return results
+
+
+def ids_of(jobs: Iterable[Any]) -> list[JobId]:
+    return [job.id for job in jobs]
