@@ -146,7 +146,7 @@ class JoinError(ThreadmillError):
 
 
 class UnsupportedSessionError(JoinError, TypeError):
-    """The object is no session or connection that Threadmill knows, or an async one in a sync call."""
+    """No session or connection that Threadmill knows, or an async one in a sync call."""
 
     code = "TM-J01"
 
@@ -224,7 +224,7 @@ class UnsupportedStoreError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store could not be reached or stayed busy; nothing is known to be written. Retry later."""
+    """The store could not be reached or stayed busy; retry later."""
 
     code = "TM-D02"
 

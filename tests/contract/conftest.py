@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fixtures.servers import postgres_keys
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.engine.recurring.planner import Planner
 from threadmill_sa.spi.recurring import Plan
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.stores.memory import MemoryStore
-from tests.fixtures.servers import postgres_keys
 
 MEMORY, SQLITE = "memory", "sqlite"
 
@@ -22,8 +22,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
     if request.param == MEMORY:
         yield MemoryStore()
         return
-    from threadmill_sa.stores.sql.store import SqlStore
     from tests.fixtures.sql import engine_for
+    from threadmill_sa.stores.sql.store import SqlStore
 
     if request.param == SQLITE:
         url = request.getfixturevalue("sqlite_url")

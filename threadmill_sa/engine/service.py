@@ -43,9 +43,12 @@ class Service:
             self._stopping.clear()
             self._signal.clear()
             self._open()
-            thread = threading.Thread(target=self._main, name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread
+            self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
+            try:
+                self._thread.start()
+            except BaseException:
+                self._thread = None
+                raise
 
     def wake(self) -> None:
         """End the current wait, or the next one; any number of wakes count once."""

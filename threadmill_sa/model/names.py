@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from threadmill_sa.errors import InvalidNameError, InvalidValueError, NaiveDatetimeError
 from threadmill_sa.model import limits
 
+_HUGE = 10**18  # float() of a larger integer may overflow
 _FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, surrogates, line separators
 
 
@@ -71,7 +72,7 @@ def check_seconds(value: float | timedelta, *, what: str, minimum: float, maximu
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value) if abs(value) < 1e18 else math.inf
+        seconds = float(value) if abs(value) < _HUGE else math.inf
     else:
         raise InvalidValueError(
             f"{what} must be seconds or a timedelta, found {value!r:.200}", value=value

@@ -27,7 +27,7 @@ class MissedRunPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CronTask:
-    """The definition of a recurring task. The trigger is kept as text: storage may hold a broken one.
+    """The definition of a recurring task; the trigger is text, since a stored one may be broken.
 
     `enabled` is the code's wish on creation only; afterwards it belongs to operators.
     """

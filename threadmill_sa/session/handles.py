@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, scoped_session
 from threadmill_sa.errors import UnsupportedSessionError
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 ACCEPTED = "a Session, scoped_session or Connection"
 ACCEPTED_ASYNC = "an AsyncSession, async_scoped_session or AsyncConnection"
@@ -76,6 +76,12 @@ def borrowed_connection(session: Session) -> Connection | None:
     return None
 
 
+def is_async_engine(engine: object) -> TypeGuard[AsyncEngine]:
+    """Return whether `engine` is an AsyncEngine, without importing what needs greenlet."""
+    extension = _asyncio_ext()
+    return extension is not None and isinstance(engine, extension.AsyncEngine)
+
+
 def _asyncio_ext() -> Any:
     # An async handle exists only where its module was imported, and without greenlet it cannot
     # be: so looking is enough, and hosts without asyncio never pay for the import.
@@ -96,12 +102,9 @@ def _kind(handle: object) -> str:
 
 def _refusal(handle: object, accepted: str) -> UnsupportedSessionError:
     advice = f"pass {accepted}"
-    extension = _asyncio_ext()
     if handle is None:
         advice = f"this mode needs a transaction of yours: {advice}"
-    elif isinstance(handle, Engine) or (
-        extension is not None and isinstance(handle, extension.AsyncEngine)
-    ):
+    elif isinstance(handle, Engine) or is_async_engine(handle):
         advice = f"an engine has no transaction to ride: {advice}, or leave the argument out"
     return UnsupportedSessionError(
         f"cannot use {handle!r:.200} of type {_kind(handle)} as a session; {advice}",

@@ -48,8 +48,8 @@ class Jobs(Protocol):
     ) -> list[ClaimedJob]:
         """Take up to `limit` ready jobs for `node_id`.
 
-        Only jobs of the named handlers are taken, so a job that this process cannot run waits
-        for one that can. A job is never held by two claims: each raises `attempt_token`.
+        Only jobs of the named handlers are taken: one that this process cannot run waits for a
+        process that can. A job is never held by two claims: each raises `attempt_token`.
 
         Args:
             queues: the queues to take from, emptied in this order; None takes from all.
@@ -62,7 +62,7 @@ class Jobs(Protocol):
     def finish(
         self, node_id: NodeId, outcomes: Sequence[AttemptOutcome], *, now: datetime | None = None
     ) -> list[FinishVerdict]:
-        """Record the ends of attempts; each only while its token still holds the job for `node_id`.
+        """Record the ends of attempts, each only while its token holds the job for `node_id`.
 
         A retry is decided in the same write as the failure, so a retrying instance never looks
         finished to the pile-up guard. Calling again with the same outcomes is LOST, not an error.
@@ -105,7 +105,7 @@ class Jobs(Protocol):
         ...
 
     def fold_counts(self, *, limit: int) -> int:
-        """Fold up to `limit` pending count deltas; returns how many. Never waits for a producer."""
+        """Fold up to `limit` count deltas and return how many; never waits for a producer."""
         ...
 
     def list(

@@ -167,7 +167,7 @@ class Recurring(Protocol):
         ...
 
     def sweep_nudges(self, *, limit: int) -> int:
-        """Delete up to `limit` nudges of dead epochs (task deleted or replaced); returns how many."""
+        """Delete up to `limit` nudges whose task is deleted or replaced; returns how many."""
         ...
 
     def list(self) -> list[CronTaskView]:

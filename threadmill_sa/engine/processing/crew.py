@@ -162,7 +162,6 @@ class Crew:
         try:
             self._dispatcher.ask_to_stop()
             self._maintenance.ask_to_stop()
-            self._unsubscribe()
             self._dispatcher.stop(self._deadline_left())
             self._book.wait_settled(self._deadline_left)
             # A claim that is still in flight releases what it brings by itself.
@@ -172,6 +171,7 @@ class Crew:
             self._completer.drain(self._deadline_left() + limits.COMPLETE_STOP_SECONDS)
             self._execution.stop()
             self._maintenance.stop(limits.UNWIND_SECONDS)
+            self._unsubscribe()
             self._heartbeats.stop(limits.UNWIND_SECONDS)
             self._remove_node()
         finally:

@@ -223,8 +223,7 @@ class MemoryRecurring:
                 self._write_state(entry, plan.state)
             if plan.nudges is NudgeAction.CONSUME:
                 self._write_nudge(entry, None)
-            elif plan.nudges is NudgeAction.COMPACT and entry.nudge is not None:
-                self._write_nudge(entry, entry.nudge.requested_at)
+            # COMPACT has nothing to do: there is one acceptance at most.
         reason = None if plan.state is None else plan.state.broken_reason
         return TaskOutcome(name, plan.result, plan.jobs, reason)
 

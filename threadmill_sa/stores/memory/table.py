@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush, heapreplace
 
 from threadmill_sa.errors import StoreInvariantError
@@ -43,9 +43,11 @@ class JobTable:
             seen.add(job.id)
 
     def add(self, job: NewJob, now: datetime) -> None:
-        scheduled_at = job.run_at
+        scheduled_at = job.run_at and job.run_at.astimezone(UTC)
         if job.delay_seconds is not None:
             scheduled_at = now + timedelta(seconds=job.delay_seconds)
+        if job.fire_time is not None:
+            job = replace(job, fire_time=job.fire_time.astimezone(UTC))
         row = JobRow(job, job.state, created_at=now, state_at=now, scheduled_at=scheduled_at)
         self.rows[job.id] = row
         insort(self._ids, job.id)  # Ids grow with time, so this is an append nearly always.

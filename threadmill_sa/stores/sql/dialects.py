@@ -93,6 +93,14 @@ class SqlDialect(Protocol):
         """Return the revision column of an accept, where the statement itself must draw it."""
         ...
 
+    def requested_at(self, schema: Schema) -> Instant:
+        """Return the instant of an accept: of the earliest in its slot, which others may share."""
+        ...
+
+    def compacted_identity(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
+        """Return slot, and where it must be drawn revision, of a compacted nudge."""
+        ...
+
     def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
         """Return the insert of `rows` that takes the place of an earlier accept in its slot."""
         ...
@@ -156,6 +164,15 @@ class PostgresDialect:
     def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
         return {"revision": sequence.next_value()}
 
+    def requested_at(self, schema: Schema) -> Instant:
+        del schema  # a slot belongs to one transaction
+        return self.now_value()
+
+    def compacted_identity(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
+        # Minus its revision is a slot that no transaction id can ever meet.
+        drawn = select(sequence.next_value().label("revision")).subquery("drawn")
+        return {"slot": -drawn.c.revision, "revision": drawn.c.revision}
+
     def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
         statement = self.insert(nudges).from_select(names, rows, include_defaults=False)
         fresh = {name: statement.excluded[name] for name in ("epoch", "revision", "requested_at")}
@@ -217,6 +234,23 @@ class SqliteDialect:
     def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
         del sequence  # AUTOINCREMENT draws it
         return {}
+
+    def requested_at(self, schema: Schema) -> Instant:
+        nudges, tasks = schema.cron_nudges, schema.cron_tasks
+        pending = (
+            select(nudges.c.requested_at)
+            .where(nudges.c.task_name == tasks.c.name)
+            .where(nudges.c.slot == self.transaction_slot())
+            .where(nudges.c.epoch == tasks.c.epoch)
+            .correlate(tasks)
+            .scalar_subquery()
+        )
+        now = self.now_value()
+        return func.min(now, func.coalesce(pending, now), type_=UtcDateTime())
+
+    def compacted_identity(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
+        del sequence
+        return {"slot": self.transaction_slot()}
 
     def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
         # Replaced, not updated: the key must be new on every acceptance. The text begins with

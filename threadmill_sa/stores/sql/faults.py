@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "25006"})
@@ -25,25 +26,20 @@ def classify(error: BaseException) -> Fault:
         return Fault.OUTAGE
     if not isinstance(error, DBAPIError):
         return Fault.OTHER
-    if error.connection_invalidated:
-        return Fault.OUTAGE
     state = sql_state(error)
-    if state is not None:
-        if state in _CONFLICT_STATES:
-            return Fault.CONFLICT
-        if state in _OUTAGE_STATES or state.startswith("08"):
-            return Fault.OUTAGE
-        return Fault.OTHER
-    code = getattr(error.orig, "sqlite_errorcode", None)
-    if code is not None:
-        busy = code & 0xFF in {_SQLITE_BUSY, _SQLITE_LOCKED}
-        return Fault.CONFLICT if busy else Fault.OTHER
-    # No code at all: a connection that never came to be.
-    return (
-        Fault.OUTAGE
-        if type(error).__name__ in {"OperationalError", "InterfaceError"}
-        else (Fault.OTHER)
-    )
+    busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in {_SQLITE_BUSY, _SQLITE_LOCKED}
+    if busy or state in _CONFLICT_STATES:
+        return Fault.CONFLICT
+    lost = error.connection_invalidated or (state is not None and state.startswith("08"))
+    if lost or state in _OUTAGE_STATES or _never_connected(error, state):
+        return Fault.OUTAGE
+    return Fault.OTHER
+
+
+def _never_connected(error: DBAPIError, state: str | None) -> bool:
+    """Return True for a connection that was refused: the driver has no code for it."""
+    coded = state is not None or hasattr(error.orig, "sqlite_errorcode")
+    return not coded and isinstance(error, OperationalError | InterfaceError)
 
 
 def sql_state(error: DBAPIError) -> str | None:

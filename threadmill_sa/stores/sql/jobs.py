@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
 from threadmill_sa.clock import SystemClock
 from threadmill_sa.errors import StoreInvariantError
@@ -66,16 +65,9 @@ class SqlJobs:
     def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if not jobs:
             return
-        try:
-            self._database.write(
-                lambda connection: self._writes.insert_jobs(connection.execute, jobs, now=now)
-            )
-        except IntegrityError as error:
-            raise StoreInvariantError(
-                f"a job of this batch of {len(jobs)} is stored already, or twice in it;"
-                " nothing was written: use a new id for each job",
-                ids=tuple(job.id for job in jobs),
-            ) from error
+        self._database.write(
+            lambda connection: self._writes.insert_jobs(connection.execute, jobs, now=now)
+        )
 
     def claim(
         self,

@@ -52,8 +52,7 @@ class Materializing:
         self._write_state = statements.write_state(schema)
         self._consume = nudge_statements.consume_nudges(schema)
         self._consume_and_tell = nudge_statements.consume_and_tell(schema)
-        self._insert_compacted = nudge_statements.insert_compacted(schema)
-        self._draw_revision = nudge_statements.draw_revision(schema)
+        self._insert_compacted = nudge_statements.insert_compacted(schema, dialect)
 
     def commit(
         self, names: Sequence[str], plan: Plan, *, wait: bool, now: datetime | None
@@ -114,13 +113,9 @@ class Materializing:
         """Replace the visible nudges by one that keeps the earliest request."""
         registration = _registration(reading)
         requested = list(connection.execute(self._consume_and_tell, registration).scalars())
-        if not requested:
-            return
-        revision = connection.execute(self._draw_revision).scalar_one()
-        connection.execute(
-            self._insert_compacted,
-            registration | {"revision": revision, "requested_at": min(requested)},
-        )
+        if requested:
+            earliest = registration | {"requested_at": min(requested)}
+            connection.execute(self._insert_compacted, earliest)
 
     def _missing(
         self, connection: Connection, wanted: set[str], locked: set[str], read: set[str]

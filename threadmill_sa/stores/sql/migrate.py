@@ -24,6 +24,7 @@ from threadmill_sa.stores.sql.history import (
     require_complete,
     require_known,
 )
+from threadmill_sa.stores.sql.identity import shield_after_restore
 from threadmill_sa.stores.sql.revisions import run_upgrade, upgrade_sql, version_table
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.servers import (
@@ -157,6 +158,7 @@ class SchemaManager:
         self._require_consistent(connection, applied)
         if HEAD not in applied:
             run_upgrade(connection, to=HEAD, schema=self._schema)
+        shield_after_restore(connection, Schema(self._schema))
 
     def _require_consistent(self, connection: Connection, applied: dict[str, str]) -> None:
         """Alembic goes by its version table, everything else by the history: they must agree."""

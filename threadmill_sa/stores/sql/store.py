@@ -6,13 +6,14 @@ import threading
 from collections.abc import Sequence
 from functools import cached_property
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from threadmill_sa.clock import Clock, SystemClock
 from threadmill_sa.errors import UnsupportedStoreError
 from threadmill_sa.spi.store import CannotJoin, JoinedWrites, StoreCapabilities
 from threadmill_sa.spi.wakes import WakeChannel
 from threadmill_sa.stores.sql.dialects import SqlDialect, choose_dialect
+from threadmill_sa.stores.sql.identity import shield_after_restore
 from threadmill_sa.stores.sql.jobs import SqlJobs
 from threadmill_sa.stores.sql.joined import Joining, SqlJoinedWrites
 from threadmill_sa.stores.sql.migrate import SchemaManager, check_server, check_supported
@@ -67,10 +68,10 @@ class SqlStore:
         with self._building:
             return Schema(self._schema_name or self._resolve_schema())
 
-    def _resolve_schema(self) -> str | None:
+    def _resolve_schema(self) -> str:
         """Return the schema that a fresh connection of the engine starts in."""
         if self._dialect.name == "sqlite":
-            return None
+            return "main"  # named, so that no temporary table of a caller can stand before ours
         # Not through the engine's pool: its last connection may be the caller's.
         pool = self._engine.pool.recreate()
         connection = pool.connect()
@@ -126,6 +127,11 @@ class SqlStore:
 
     def check_ready(self) -> None:
         check_server(self._engine)
+        if self._dialect.name == "postgresql":
+            self._database.write(self._secure_restored_nudges)
+
+    def _secure_restored_nudges(self, connection: Connection) -> None:
+        shield_after_restore(connection, self._schema)
 
     def close(self) -> None:
         if "wakes" in self.__dict__:

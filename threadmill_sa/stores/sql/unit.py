@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from threadmill_sa.clock import Clock
-from threadmill_sa.errors import StoreUnavailableError
+from threadmill_sa.clock import Clock, SystemClock
+from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
 from threadmill_sa.model import limits
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.faults import Fault, classify
@@ -30,6 +31,8 @@ class Database:
     def __init__(self, engine: Engine, dialect: SqlDialect, clock: Clock) -> None:
         self.dialect = dialect
         self._clock = clock
+        # Waiting for others is real time, also where a test stops the clock.
+        self._elapsed = SystemClock().monotonic
         self._pause = Event()  # never set: a wait that a debugger or signal can interrupt
         if dialect.name == "sqlite":
             self._reader = engine.execution_options(schema_translate_map=None)
@@ -60,19 +63,24 @@ class Database:
         return self._run(self._reader, work)
 
     def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
-        started, tries = self._clock.monotonic(), 0
+        started, tries = self._elapsed(), 0
         while True:
             try:
                 with engine.connect() as connection, connection.begin():
                     if engine is self._writer:
                         self._begin_writing(connection)
                     return work(connection)
+            except IntegrityError as error:
+                raise StoreInvariantError(
+                    f"the store refused a row that contradicts another ({_first_line(error)});"
+                    " nothing was written: use a new id for each job"
+                ) from error
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = classify(error)
                 if fault is Fault.OTHER:
                     raise
                 tries += 1
-                waited = self._clock.monotonic() - started
+                waited = self._elapsed() - started
                 if fault is Fault.OUTAGE or self._exhausted(tries, waited):
                     raise StoreUnavailableError(
                         f"the store did not answer after {tries} tries and {waited:.1f} s"
@@ -94,7 +102,7 @@ class Database:
         driver: Any = connection.connection.dbapi_connection
         if driver.in_transaction:
             connection.exec_driver_sql(
-                "UPDATE threadmill_store_identity SET last_epoch = last_epoch WHERE id = 0"
+                "UPDATE main.threadmill_store_identity SET last_epoch = last_epoch WHERE id = 0"
             )
         else:
             connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -81,7 +81,7 @@ class ProducerWrites:
             execute(self._insert_many, {"rows": packed, "now": instant})
 
 
-def _verdict(enabled: bool | None) -> NudgeVerdict:
+def _verdict(enabled: bool | None) -> NudgeVerdict:  # noqa: FBT001 - a column, not a flag
     if enabled is None:
         return NudgeVerdict.UNKNOWN_TASK
     return NudgeVerdict.ACCEPTED if enabled else NudgeVerdict.DISABLED

@@ -14,22 +14,15 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts",
-    "claims",
-    "jobs",
-    "nodes",
-    "nudges",
-    "races",
-    "recurring",
-    "steering",
-    "ticks",
-    "tools",
-)
+    "attempts", "claims", "guard", "jobs", "nodes", "nudges", "races", "recurring", "revisions",
+    "steering", "ticks", "tools",
+)  # fmt: skip
 for _topic in _TOPICS:  # before the imports below: what is imported cannot be rewritten any more
     pytest.register_assert_rewrite(f"{__name__}.{_topic}")
 
 from threadmill_sa.testing.suite.attempts import FinishSuite, ReclaimSuite  # noqa: E402
 from threadmill_sa.testing.suite.claims import ClaimSuite, PromoteSuite  # noqa: E402
+from threadmill_sa.testing.suite.guard import GuardSuite, NominateSuite  # noqa: E402
 from threadmill_sa.testing.suite.jobs import (  # noqa: E402
     CountSuite,
     InsertSuite,
@@ -37,16 +30,12 @@ from threadmill_sa.testing.suite.jobs import (  # noqa: E402
     StoreSuite,
 )
 from threadmill_sa.testing.suite.nodes import NodeSuite  # noqa: E402
-from threadmill_sa.testing.suite.nudges import NudgeIdentitySuite, NudgeSuite  # noqa: E402
+from threadmill_sa.testing.suite.nudges import NudgeSuite  # noqa: E402
 from threadmill_sa.testing.suite.races import RaceSuite  # noqa: E402
 from threadmill_sa.testing.suite.recurring import DeleteSuite, RegisterSuite  # noqa: E402
+from threadmill_sa.testing.suite.revisions import RevisionSuite  # noqa: E402
 from threadmill_sa.testing.suite.steering import FlipSuite, TriggerSuite  # noqa: E402
-from threadmill_sa.testing.suite.ticks import (  # noqa: E402
-    CommitSuite,
-    FireSuite,
-    GuardSuite,
-    NominateSuite,
-)
+from threadmill_sa.testing.suite.ticks import CommitSuite, FireSuite  # noqa: E402
 
 SUITES = (
     StoreSuite, InsertSuite, ListSuite, CountSuite,
@@ -54,5 +43,5 @@ SUITES = (
     NodeSuite,
     RegisterSuite, DeleteSuite, FlipSuite, TriggerSuite,
     NominateSuite, GuardSuite, FireSuite, CommitSuite,
-    NudgeSuite, NudgeIdentitySuite, RaceSuite,
+    NudgeSuite, RevisionSuite, RaceSuite,
 )  # fmt: skip

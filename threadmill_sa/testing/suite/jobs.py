@@ -240,11 +240,10 @@ class ListSuite:
         assert plain.id in ids_of(store.jobs.list(queue="default"))
 
     def test_filters_hold_together(self, store: JobStore) -> None:
-        wanted = {"queue": "mail", "cron_task_name": "pump"}
-        [match] = insert(store, **wanted)
+        [match] = insert(store, queue="mail", cron_task_name="pump")
         insert(store, queue="mail")
         insert(store, cron_task_name="pump")
-        insert(store, delay_seconds=5.0, **wanted)
+        insert(store, queue="mail", cron_task_name="pump", delay_seconds=5.0)
 
         listed = store.jobs.list(state=JobState.ENQUEUED, queue="mail", task="pump")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from threadmill_sa.model.job import FinishVerdict, JobId
+from threadmill_sa.model.job import ClaimedJob, FinishVerdict, JobId, NodeId
 from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.model.recurring import RegisterOutcome
 from threadmill_sa.spi.recurring import Plan, TaskOutcome, TickResult
@@ -87,12 +87,10 @@ class RaceSuite:
             answer = store.recurring.request_cron_nudge("pump", now=T0)
             assert answer.verdict is NudgeVerdict.ACCEPTED
 
-            verdicts, done = together(
-                lambda node=node, running=running: store.jobs.finish(
-                    node, [outcome(running)], now=T0
-                ),
-                self._nudge_and_tick(store, plan)[1],
-            )
+            def finish(node: NodeId = node, held: ClaimedJob = running) -> Any:
+                return store.jobs.finish(node, [outcome(held)], now=T0)
+
+            verdicts, done = together(finish, self._nudge_and_tick(store, plan)[1])
 
             assert verdicts == [FinishVerdict.RECORDED]
             assert len(done.jobs) + len(self._drain(store, plan)) == 1

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model import limits
-from threadmill_sa.model.job import OutcomeKind
-from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.model.recurring import (
-    CronOrigin,
-    FlipOutcome,
     MissedRunPolicy,
     RegisterOutcome,
 )
-from threadmill_sa.model.state import JobState
 from threadmill_sa.model.trigger import Cron, Every, TriggerKind
 from threadmill_sa.spi.recurring import Plan, TickResult
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
-    HANDLER,
     T0,
-    claim,
     daily,
-    insert,
-    instances,
-    new_job,
-    new_node,
     new_task,
-    outcome,
-    read,
     run_all,
     seconds,
     view,
@@ -178,7 +162,7 @@ class RegisterSuite:
             runs += len(done.jobs)
             run_all(store, at=at)
 
-        assert 11 <= runs <= 29
+        assert 12 <= runs <= 18  # what each of the two alone would give
 
     def test_a_pause_outlives_every_registration(self, store: JobStore) -> None:
         store.recurring.register(new_task(), now=T0)

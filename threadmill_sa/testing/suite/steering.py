@@ -7,24 +7,19 @@ from dataclasses import replace
 import pytest
 
 from threadmill_sa.errors import StoreInvariantError
-from threadmill_sa.model import limits
 from threadmill_sa.model.job import NewJob, OutcomeKind
 from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.model.recurring import (
     CronOrigin,
     FlipOutcome,
-    MissedRunPolicy,
-    RegisterOutcome,
 )
 from threadmill_sa.model.state import JobState
-from threadmill_sa.model.trigger import Cron, Every, TriggerKind
 from threadmill_sa.spi.recurring import Plan, TickResult
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
     HANDLER,
     T0,
     claim,
-    daily,
     insert,
     instances,
     new_job,

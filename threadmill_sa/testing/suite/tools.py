@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from threadmill_sa.model import failure
 from threadmill_sa.model.job import (
     AttemptOutcome,
@@ -20,9 +22,17 @@ from threadmill_sa.model.job import (
     NodeId,
     OutcomeKind,
 )
+from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.model.recurring import CronOrigin, CronTask, CronTaskView
 from threadmill_sa.model.trigger import Cron, Every, Trigger, timing_fingerprint, trigger_text
-from threadmill_sa.spi.recurring import NudgeAction, TaskPlan, TaskReading, TickResult
+from threadmill_sa.spi.recurring import (
+    NudgeAction,
+    Plan,
+    TaskOutcome,
+    TaskPlan,
+    TaskReading,
+    TickResult,
+)
 from threadmill_sa.spi.store import JobStore
 
 T0 = datetime(2026, 1, 5, 12, 0, 0, 123456, tzinfo=UTC)
@@ -122,6 +132,28 @@ def instances(store: JobStore, name: str = "pump") -> list[Job]:
     """Every job of a task, oldest first."""
     found = store.jobs.list(task=name, limit=500)
     return [read(store, job.id) for job in reversed(found)]
+
+
+def nudge(store: JobStore, at: datetime = T0, name: str = "pump") -> int:
+    """Nudge and return the revision; a refusal fails the test."""
+    answer = store.recurring.request_cron_nudge(name, now=at)
+    assert answer.verdict is NudgeVerdict.ACCEPTED
+    assert answer.revision is not None
+    return answer.revision
+
+
+def tick(store: JobStore, plan: Plan, at: datetime = T0, name: str = "pump") -> TaskOutcome:
+    """Materialize one task."""
+    [done] = store.recurring.materialize([name], plan, now=at)
+    return done
+
+
+class WithPump:
+    """A task `pump`, every 10 minutes, registered at T0."""
+
+    @pytest.fixture(autouse=True)
+    def _pump(self, store: JobStore) -> None:
+        store.recurring.register(new_task(), now=T0)
 
 
 def one_instance(reading: TaskReading) -> TaskPlan:

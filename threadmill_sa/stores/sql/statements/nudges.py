@@ -37,7 +37,7 @@ def accept_nudge(schema: Schema, dialect: SqlDialect) -> Any:
         "slot": dialect.transaction_slot(),
         "epoch": tasks.c.epoch,
         **dialect.drawn_revision(schema.revision_sequence),
-        "requested_at": dialect.now_value(),
+        "requested_at": dialect.requested_at(schema),
     }
     rows = (
         select(*source.values())
@@ -86,24 +86,16 @@ def consume_and_tell(schema: Schema) -> Any:
     return consume_nudges(schema).returning(schema.cron_nudges.c.requested_at)
 
 
-def draw_revision(schema: Schema) -> Select[Any]:
-    """Draw a revision for a compacted nudge. PostgreSQL only: elsewhere there is one row a task."""
-    return select(schema.revision_sequence.next_value())
-
-
-def insert_compacted(schema: Schema) -> Insert:
-    """Insert the one acceptance that stands for those just consumed.
-
-    Its slot is minus its revision, so that no transaction id can ever meet it.
-    """
-    nudges = schema.cron_nudges
-    revision = bindparam("revision", type_=BigInteger())
-    return insert(nudges).values(
-        revision=revision,
-        slot=-revision,
-        task_name=bindparam("name", type_=String()),
-        epoch=bindparam("epoch", type_=BigInteger()),
-        requested_at=bindparam("requested_at", type_=UtcDateTime()),
+def insert_compacted(schema: Schema, dialect: SqlDialect) -> Insert:
+    """Insert the one acceptance, with a fresh revision, that stands for those just consumed."""
+    values: dict[str, Any] = {
+        "task_name": bindparam("name", type_=String()),
+        "epoch": bindparam("epoch", type_=BigInteger()),
+        "requested_at": bindparam("requested_at", type_=UtcDateTime()),
+        **dialect.compacted_identity(schema.revision_sequence),
+    }
+    return insert(schema.cron_nudges).from_select(
+        list(values), select(*values.values()), include_defaults=False
     )
 
 

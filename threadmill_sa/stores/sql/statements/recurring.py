@@ -18,7 +18,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    true,
     union,
     update,
 )

@@ -1,0 +1,1 @@
+"""Benchmarks: one question per file, ratios from one interleaved run."""

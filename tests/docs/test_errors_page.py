@@ -1,0 +1,45 @@
+"""docs/errors.md and errors.py tell the same story."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from tests.docs.blocks import ROOT
+from threadmill_sa import errors
+from threadmill_sa.errors import ThreadmillError
+
+_PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+_HEADINGS = re.findall(r"^## (TM-\w+) (\w+)$", _PAGE, flags=re.MULTILINE)
+_CLASSES = [
+    found
+    for _, found in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(found, ThreadmillError)
+]
+
+
+def test_every_error_class_has_its_heading_and_every_heading_its_class() -> None:
+    assert sorted(_HEADINGS) == sorted((found.code, found.__name__) for found in _CLASSES)
+
+
+def test_every_code_belongs_to_one_class() -> None:
+    codes = [found.code for found in _CLASSES]
+
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("heading", _HEADINGS, ids=lambda heading: heading[1])
+def test_every_error_that_is_raised_has_a_cure(heading: tuple[str, str]) -> None:
+    section = _PAGE.split(f"## {heading[0]} {heading[1]}\n")[1].split("\n## ")[0]
+
+    assert "**Cure:**" in section or "It is never raised itself." in section
+
+
+def test_no_error_is_raised_that_the_page_calls_a_common_class() -> None:
+    common = [
+        name for _, name in _HEADINGS if re.search(rf"## \S+ {name}\n\n.*?never raised itself",
+        _PAGE.split(f" {name}\n")[0] + f" {name}\n" + _PAGE.split(f" {name}\n")[1].split("\n## ")[0])
+    ]
+    assert common

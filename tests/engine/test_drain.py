@@ -1,0 +1,224 @@
+"""Stopping: no new claims, short jobs end, the rest is given back unspent."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.engine.bench import Bench, arrives, engine_threads, eventually
+from threadmill_sa.clock import SystemClock
+from threadmill_sa.engine.processing.context import JobContext
+from threadmill_sa.model import failure
+from threadmill_sa.model.state import JobState
+
+
+def stop_in_thread(node, **options) -> threading.Thread:
+    thread = threading.Thread(target=lambda: node.stop(**options), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_stop_lets_running_jobs_end_and_claims_no_more(any_bench: Bench):
+    bench = any_bench
+    started, gate = threading.Event(), threading.Event()
+
+    def handler() -> str:
+        started.set()
+        assert arrives(gate)
+        return "done"
+
+    bench.declare(handler)
+    running = bench.enqueue()
+    node = bench.node(workers=1)
+    node.start()
+    assert arrives(started)
+    waiting = bench.enqueue()
+
+    stopping = stop_in_thread(node)
+    eventually(lambda: not node.running, "the stop to begin")
+    gate.set()
+    stopping.join(15)
+
+    assert bench.job(running).result == '"done"'
+    assert bench.state(waiting) is JobState.ENQUEUED
+    assert bench.store.nodes.list() == []
+
+
+def test_what_still_runs_after_the_grace_is_given_back_with_its_attempt(any_bench: Bench):
+    bench = any_bench
+    started, gate, reasons = threading.Event(), threading.Event(), []
+
+    def handler(ctx: JobContext) -> str:
+        started.set()
+        ctx.wait_cancelled(15)
+        reasons.append(ctx.cancel_reason)
+        assert arrives(gate)
+        return "too late"
+
+    bench.declare(handler)
+    job_id = bench.enqueue()
+    node = bench.node()
+    node.start()
+    assert arrives(started)
+
+    node.stop(grace=0.05)
+    job = bench.job(job_id)
+    gate.set()
+
+    assert (JobState.ENQUEUED, 0) == (job.state, job.attempt)
+    assert failure.SHUTDOWN in bench.reasons(job_id)
+    assert reasons == ["shutdown"]
+    eventually(lambda: not engine_threads(), "the late thread to end")
+    assert bench.job(job_id).result is None
+
+
+def test_an_async_job_after_the_grace_is_cancelled_and_given_back(bench: Bench):
+    started, cleaned = threading.Event(), threading.Event()
+
+    async def handler() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    bench.declare(handler)
+    job_id = bench.enqueue()
+    node = bench.node()
+    node.start()
+    assert arrives(started)
+
+    node.stop(grace=0)
+
+    assert arrives(cleaned)
+    assert (bench.state(job_id), bench.job(job_id).attempt) == (JobState.ENQUEUED, 0)
+    assert engine_threads() == []
+
+
+def test_a_claim_in_flight_during_the_stop_gives_its_jobs_back(bench: Bench):
+    ran = threading.Event()
+    bench.declare(ran.set)
+    gate = bench.store.hold("jobs.claim")
+    job_id = bench.enqueue()
+    node = bench.node()
+    node.start()
+    assert arrives(gate.reached)
+
+    stopping = stop_in_thread(node)
+    eventually(lambda: not node.running, "the stop to begin")
+    gate.open()
+    stopping.join(15)
+
+    assert not ran.is_set()
+    assert (bench.state(job_id), bench.job(job_id).attempt) == (JobState.ENQUEUED, 0)
+
+
+def test_heartbeats_go_on_during_the_drain(bench: Bench):
+    started, gate = threading.Event(), threading.Event()
+
+    def handler() -> None:
+        started.set()
+        assert arrives(gate)
+
+    bench.declare(handler)
+    job_id = bench.enqueue()
+    node = bench.node(heartbeat=0.02, heartbeat_timeout=60)
+    node.start()
+    assert arrives(started)
+    stopping = stop_in_thread(node)
+    eventually(lambda: not node.running, "the stop to begin")
+    first = bench.job(job_id).heartbeat_at
+    assert first is not None
+
+    eventually(lambda: (bench.job(job_id).heartbeat_at or first) > first, "a beat in the drain")
+
+    gate.set()
+    stopping.join(15)
+    assert bench.state(job_id) is JobState.SUCCEEDED
+
+
+def test_a_second_stop_shortens_the_grace_of_the_first(bench: Bench):
+    started, gate = threading.Event(), threading.Event()
+
+    def handler() -> None:
+        started.set()
+        assert arrives(gate)
+
+    bench.declare(handler)
+    job_id = bench.enqueue()
+    node = bench.node()
+    node.start()
+    assert arrives(started)
+    first = stop_in_thread(node, grace=3600)
+    eventually(lambda: not node.running, "the first stop to begin")
+
+    node.stop(grace=0)
+    first.join(15)
+    gate.set()
+
+    assert not first.is_alive()
+    assert bench.state(job_id) is JobState.ENQUEUED
+
+
+def test_a_stop_ends_in_time_while_the_store_is_out(bench: Bench, monkeypatch):
+    monkeypatch.setattr("threadmill_sa.model.limits.COMPLETE_STOP_SECONDS", 0.2)
+    started = threading.Event()
+
+    def handler(ctx: JobContext) -> None:
+        started.set()
+        ctx.wait_cancelled(15)
+
+    bench.declare(handler)
+    bench.enqueue()
+    node = bench.node()
+    node.start()
+    assert arrives(started)
+    for operation in ("jobs.finish", "jobs.claim", "nodes.beat", "nodes.remove"):
+        bench.store.fail(operation)
+    monotonic = SystemClock().monotonic
+    began = monotonic()
+
+    node.stop(grace=0.1)
+
+    assert monotonic() - began < 5
+    assert not node.running
+
+
+def test_the_zombie_of_a_timeout_does_not_hold_up_the_stop(bench: Bench):
+    gate = threading.Event()
+
+    def handler() -> None:
+        assert arrives(gate)
+
+    bench.declare(handler, timeout=0.02)
+    job_id = bench.enqueue(max_attempts=1)
+    node = bench.node()
+    node.start()
+    bench.wait_state(job_id, JobState.FAILED)
+
+    node.stop(grace=3600)
+    gate.set()
+
+    assert bench.state(job_id) is JobState.FAILED
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stop_from_inside_a_handler_ends_after_the_grace(bench: Bench, is_async: bool):
+    node = bench.node(grace=0.1)
+    ended = threading.Event()
+
+    def stop() -> None:
+        node.stop()
+        ended.set()
+
+    async def async_stop() -> None:
+        stop()
+
+    bench.declare(async_stop if is_async else stop)
+    job_id = bench.enqueue()
+    node.start()
+
+    assert arrives(ended)
+    assert bench.state(job_id) is JobState.ENQUEUED

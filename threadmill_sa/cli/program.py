@@ -1,0 +1,76 @@
+"""The command `threadmill-sa`: its groups, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import click
+from sqlalchemy.exc import SQLAlchemyError
+
+from threadmill_sa.cli.commands.database import database
+from threadmill_sa.cli.commands.demo import demo
+from threadmill_sa.cli.commands.recurring import recurring
+from threadmill_sa.cli.commands.worker import worker
+from threadmill_sa.cli.options import JSON_KEY, TRACEBACK_KEY
+from threadmill_sa.cli.output import emit_json
+from threadmill_sa.errors import ThreadmillError
+
+FAILED = 1
+INTERRUPTED = 130
+
+_EPILOG = """\b
+Exit codes:
+  0    done; for worker: drained
+  1    the operation failed; the reason is on stderr, with its code
+  2    the command line is wrong, or an extra is missing
+  130  interrupted (143 for worker: ended by a second SIGTERM)
+
+\b
+Environment:
+  THREADMILL_APP  MODULE:APP, as --app
+  THREADMILL_URL  a database URL, as --url
+"""
+
+
+class Program(click.Group):
+    """A group whose commands end with a line and an exit code instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ThreadmillError as error:
+            _fail(ctx, str(error), code=error.code, message=error.message)
+        except SQLAlchemyError as error:
+            _fail(ctx, _database_line(error), code="database", message=_database_line(error))
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+@click.group(cls=Program, epilog=_EPILOG, context_settings={"max_content_width": 99})
+@click.version_option(package_name="threadmill-sa")
+def program() -> None:
+    """Durable jobs, recurring tasks and nudges on your own SQLAlchemy engine."""
+
+
+program.add_command(demo)
+program.add_command(database)
+program.add_command(worker)
+program.add_command(recurring)
+
+
+def _fail(ctx: click.Context, line: str, *, code: str, message: str) -> None:
+    """Tell what failed and exit. With --json the one value on stdout says it as well."""
+    if ctx.meta.get(TRACEBACK_KEY):
+        click.echo(traceback.format_exc(), err=True, nl=False)
+    click.echo(f"error: {line}", err=True)
+    if ctx.meta.get(JSON_KEY):
+        emit_json({"error": {"code": code, "message": message}})
+    ctx.exit(FAILED)
+
+
+def _database_line(error: SQLAlchemyError) -> str:
+    source = getattr(error, "orig", None) or error
+    lines = str(source).strip().splitlines() or [type(source).__name__]
+    return f"the database refused: {lines[0]} ({type(error).__name__}); --traceback shows where"

@@ -1,0 +1,133 @@
+"""Recurring tasks as commands show them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from threadmill_sa.errors import ScheduleError
+from threadmill_sa.model.recurring import CronTaskView
+from threadmill_sa.model.trigger import TriggerKind
+from threadmill_sa.model.walltime import load_zone
+
+NOTHING = "-"
+LIST_HEADINGS = (
+    "name",
+    "trigger",
+    "zone",
+    "state",
+    "next run (UTC)",
+    "next run (zone)",
+    "last run (UTC)",
+    "nudges",
+)
+
+
+def task_json(view: CronTaskView) -> dict[str, Any]:
+    """Every field of the view; instants are ISO 8601 in UTC, the payload is decoded."""
+    value = asdict(view)
+    value["nudge_revisions"] = sorted(view.nudge_revisions)
+    value["payload"] = _decoded(view.payload)
+    value["state"] = task_state(view)
+    return value
+
+
+def task_row(view: CronTaskView) -> list[str]:
+    """The cells under `LIST_HEADINGS`."""
+    return [
+        view.name,
+        trigger_words(view),
+        view.zone,
+        task_state(view),
+        utc(view.next_run_at),
+        in_zone(view.next_run_at, view.zone),
+        utc(view.last_run_at),
+        "pending" if view.nudge_revisions else NOTHING,
+    ]
+
+
+def task_fields(view: CronTaskView) -> dict[str, str]:
+    """One line for each fact of a task."""
+    broken = view.broken_reason
+    fields = {
+        "name": view.name,
+        "state": task_state(view) if broken is None else f"broken: {broken}",
+        "trigger": trigger_words(view),
+        "zone": view.zone,
+        "handler": view.handler,
+        "payload": NOTHING if view.payload is None else view.payload,
+        "queue": view.queue,
+        "priority": str(view.priority),
+        "missed runs": view.missed_run_policy.value,
+        "timeout": NOTHING if view.timeout_seconds is None else f"{view.timeout_seconds:g} s",
+        "max attempts": NOTHING if view.max_attempts is None else str(view.max_attempts),
+        "nudged": NOTHING,
+        "epoch": str(view.epoch),
+    }
+    if view.nudge_requested_at is not None:
+        fields["nudged"] = f"since {utc(view.nudge_requested_at)} UTC"
+    for name, instant in (
+        ("next run", view.next_run_at),
+        ("last run", view.last_run_at),
+        ("anchor", view.anchor_at),
+        ("created", view.created_at),
+        ("updated", view.updated_at),
+    ):
+        fields[name] = both(instant, view.zone)
+    fields["last job"] = NOTHING if view.last_run_job_id is None else str(view.last_run_job_id)
+    return fields
+
+
+def task_state(view: CronTaskView) -> str:
+    """`broken`, `enabled` or `disabled`."""
+    if view.broken_reason is not None:
+        return "broken"
+    return "enabled" if view.enabled else "disabled"
+
+
+def trigger_words(view: CronTaskView) -> str:
+    """The cron expression, or the interval as `every 600 s`."""
+    if view.trigger_kind == TriggerKind.INTERVAL:
+        return f"every {view.trigger_value} s"
+    return view.trigger_value
+
+
+def utc(instant: datetime | None) -> str:
+    """`2031-05-06 07:08:09`, with a fraction where there is one."""
+    if instant is None:
+        return NOTHING
+    return instant.replace(tzinfo=None).isoformat(" ")
+
+
+def in_zone(instant: datetime | None, zone: str) -> str:
+    """The same on the clocks of `zone`, with its offset, which tells a repeated hour apart."""
+    rules = _zone(zone)
+    if instant is None or rules is None:
+        return NOTHING
+    return instant.astimezone(rules).isoformat(" ")
+
+
+def both(instant: datetime | None, zone: str) -> str:
+    """UTC, and the zone's clocks where they differ in name."""
+    if instant is None:
+        return NOTHING
+    if zone == "UTC":
+        return f"{utc(instant)} UTC"
+    return f"{utc(instant)} UTC ({in_zone(instant, zone)} {zone})"
+
+
+def _zone(name: str) -> ZoneInfo | None:
+    try:
+        return load_zone(name)
+    except ScheduleError:  # a broken task is shown all the same
+        return None
+
+
+def _decoded(payload: str | None) -> Any:
+    try:
+        return None if payload is None else json.loads(payload)
+    except ValueError:  # edited by hand
+        return payload

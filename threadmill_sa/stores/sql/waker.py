@@ -1,0 +1,146 @@
+"""The sender of wakes on PostgreSQL: one thread and one connection while there is work."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from threadmill_sa.clock import Clock
+
+logger = logging.getLogger("threadmill_sa.wakes")
+
+_IDLE_SECONDS = 30.0  # thread and connection end after so long without a wake
+_STATUS_MIN_SECONDS, _STATUS_MAX_SECONDS = 0.002, 1.0  # growing pauses between status polls
+_STATUS_GIVE_UP_SECONDS = 300.0  # a longer transaction is left to the tick
+_STATUS_MAX = 1000  # transactions watched at once; more are left to the tick
+
+
+class Waker:
+    """Sends NOTIFY from a side connection, always after the commit, and coalesces bursts.
+
+    Inside the caller's transaction NOTIFY would take a lock that makes all commits queue.
+    """
+
+    def __init__(self, channel: str, connect: Callable[[], Any], clock: Clock) -> None:
+        self._statement = f"NOTIFY {channel}"
+        self._connect = connect
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._due = threading.Event()
+        self._closing = False
+        self._wanted = False
+        self._watched: dict[int, float] = {}  # transaction id -> since when, monotonic seconds
+        self._thread: threading.Thread | None = None
+
+    def notify(self) -> None:
+        """Ask for a wake; returns at once."""
+        self._ask(None)
+
+    def notify_when_committed(self, slot: int) -> None:
+        """Ask for a wake once the transaction `slot` has committed; returns at once."""
+        self._ask(slot)
+
+    def _ask(self, slot: int | None) -> None:
+        with self._lock:
+            if self._pid != os.getpid():  # threads do not survive a fork
+                self._reset()
+            if slot is None:
+                self._wanted = True
+            elif len(self._watched) < _STATUS_MAX:
+                self._watched[slot] = self._clock.monotonic()
+            self._due.set()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="threadmill-waker", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and its connection; a later wake starts them again."""
+        with self._lock:
+            thread = self._thread if self._pid == os.getpid() else None
+            self._closing = thread is not None
+            self._due.set()
+        if thread is not None:
+            thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        connection: Any = None
+        try:
+            pause = _STATUS_MIN_SECONDS
+            while True:
+                wanted, watched = self._next_work(pause)
+                if not wanted and not watched:
+                    return
+                connection = connection or self._connect()
+                settled = self._settle(connection, watched)
+                if wanted or settled:
+                    pause = _STATUS_MIN_SECONDS
+                    _execute(connection, self._statement)
+                else:
+                    pause = min(_STATUS_MAX_SECONDS, pause * 2)
+        except Exception as error:  # noqa: BLE001 - a hint only; the next one starts again
+            logger.warning("wake not sent, polling goes on: %s", error)
+            with self._lock:
+                self._thread = None
+                self._watched.clear()
+        finally:
+            if connection is not None:
+                _close_quietly(connection)
+
+    def _next_work(self, pause: float) -> tuple[bool, dict[int, float]]:
+        """Wait for work; nothing at all means that this thread ends, and has said so."""
+        with self._lock:
+            watching = bool(self._watched)
+        self._due.wait(pause if watching else _IDLE_SECONDS)
+        with self._lock:
+            self._due.clear()
+            wanted, self._wanted = self._wanted, False
+            if self._closing or not (wanted or self._watched):
+                self._closing, self._thread = False, None
+                self._watched.clear()
+                return False, {}
+            return wanted, dict(self._watched)
+
+    def _settle(self, connection: Any, watched: dict[int, float]) -> bool:
+        """Forget the watched transactions that have ended; True when one has committed."""
+        if not watched:
+            return False
+        numbers = ",".join(f"('{slot:d}'::xid8)" for slot in watched)  # our own integers
+        found = _execute(
+            connection,
+            "SELECT v.slot::text::bigint, pg_xact_status(v.slot)"  # noqa: S608
+            f" FROM (VALUES {numbers}) AS v(slot)",
+        )
+        now = self._clock.monotonic()
+        committed = False
+        with self._lock:
+            for slot, status in found:
+                late = now - watched[slot] > _STATUS_GIVE_UP_SECONDS
+                if status != "in progress" or late:
+                    self._watched.pop(slot, None)
+                    committed = committed or status == "committed"
+        return committed
+
+
+def _execute(connection: Any, statement: str) -> list[Any]:
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    rows = cursor.fetchall() if cursor.description else []
+    cursor.close()
+    connection.commit()
+    return list(rows)
+
+
+def _close_quietly(connection: Any) -> None:
+    try:
+        connection.close()
+    except Exception as error:  # noqa: BLE001 - it was broken already
+        logger.debug("closing the waking connection failed: %s", error)
