@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.clock import Clock, SystemClock
@@ -50,6 +50,9 @@ from threadmill_sa.stores.memory.store import MemoryStore
 from threadmill_sa.stores.sql.migrate import SchemaManager
 from threadmill_sa.stores.sql.modes import SchemaMode
 from threadmill_sa.stores.sql.store import SqlStore
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -534,14 +537,17 @@ def _choose_store(
     schema: str | None,
     clock: Clock,
 ) -> tuple[JobStore, SchemaManager | None]:
-    if isinstance(engine, AsyncEngine):
+    # An async engine exists only where its module was imported, which needs greenlet: looking is
+    # enough, and hosts without asyncio need neither.
+    extension: Any = sys.modules.get("sqlalchemy.ext.asyncio")
+    if extension is not None and isinstance(engine, extension.AsyncEngine):
         raise UnsupportedStoreError(
             "Threadmill(engine) needs a sync Engine, found an AsyncEngine: create one for the"
             " same database and pass the async one as also=[async_engine]"
         )
     if not isinstance(engine, Engine):
         return engine, None
-    others = [each.sync_engine if isinstance(each, AsyncEngine) else each for each in also]
+    others = [each if isinstance(each, Engine) else each.sync_engine for each in also]
     store = SqlStore(engine, also=others, schema=schema, clock=clock)
     return store, store.manager
 

@@ -84,10 +84,8 @@ class Page:
             if isinstance(value, Threadmill):
                 value.close()
         for value in held:
-            if isinstance(value, AsyncEngine):
-                value = value.sync_engine
-            if isinstance(value, Engine):
-                value.dispose()
+            if isinstance(value, Engine | AsyncEngine):
+                getattr(value, "sync_engine", value).dispose()
 
     # Python.
 
@@ -104,7 +102,7 @@ class Page:
             else:
                 # The blank lines in front give a traceback the line of the page.
                 source = "\n" * (block.line - 1) + text
-                exec(compile(source, str(block.path), "exec", dont_inherit=True), self.names)  # noqa: S102
+                exec(compile(source, str(block.path), "exec", dont_inherit=True), self.names)
         self._printed = printed.getvalue() or None
 
     def _import(self, name: str, text: str) -> None:

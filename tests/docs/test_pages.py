@@ -5,54 +5,21 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.docs.blocks import ROOT, Block, blocks_of, pages
 from tests.docs.running import Page
-from tests.fixtures.servers import EMBEDDED, Server
-
-_PAGES = pages()
 
 
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+_PAGES = pages()
 _LANGUAGES = {"python", "console", "text", "sql"}
 _MARKERS = {"postgresql": "python", "background": "console", "from the background": "text"}
-
-
-@pytest.fixture
-def page(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    postgres_servers: Callable[[str], Server],
-) -> Iterator[Page]:
-    """An empty directory to be in, a database on demand, and no module left behind."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    known = set(sys.modules)
-    with ExitStack() as stack:
-
-        @cache
-        def postgres_url() -> str:
-            server = postgres_servers(EMBEDDED)
-            return stack.enter_context(server.fresh_database(template="template0"))
-
-        page = Page(tmp_path, postgres_url)
-        try:
-            yield page
-        finally:
-            page.close()
-            for name in set(sys.modules) - known:
-                if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-                    del sys.modules[name]
 
 
 @pytest.mark.parametrize("path", _PAGES, ids=_name)
@@ -76,7 +43,7 @@ def test_each_block_is_of_a_kind_that_is_run_or_compared(path: Path) -> None:
 
 @pytest.mark.parametrize("path", _PAGES, ids=_name)
 def test_each_relative_link_leads_somewhere(path: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"(?ms)^```.*?^```$", "", path.read_text(encoding="utf-8"))
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
         linked = (path.parent / target).resolve() if target else path
         assert linked.exists(), f"{path.name}: {target}"
@@ -122,5 +89,5 @@ def _only_installs(block: Block) -> bool:
 
 
 def _anchors(path: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.M)
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

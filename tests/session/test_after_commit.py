@@ -152,6 +152,21 @@ def test_a_nudge_during_a_flush_belongs_to_the_enclosing_transaction(desk):
     assert desk.pending() == 1
 
 
+def test_a_savepoint_inside_a_flush_hands_over_to_the_enclosing_transaction(desk):
+    class Shop(Session):
+        pass
+
+    @event.listens_for(Shop, "after_flush")
+    def audit(session: Session, _context: object) -> None:
+        with session.begin_nested():
+            desk.nudge([PUMP], session, mode=AFTER)
+
+    with Shop(desk.engine) as session:
+        session.add(Order())
+        session.commit()
+    assert desk.pending() == 1
+
+
 @pytest.mark.parametrize("store_kind", ["memory", "sql"])
 def test_a_pool_of_one_does_not_deadlock(sql_url, store_kind):
     from tests.fixtures.sqlite import configured_sqlite_engine

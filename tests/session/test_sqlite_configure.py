@@ -143,6 +143,35 @@ def test_a_refused_commit_leaves_no_transaction_in_the_pool(engine):
         assert connection.scalar(text("SELECT count(*) FROM c")) == 0
 
 
+def test_the_switch_to_wal_waits_for_a_writer(url, tmp_path):
+    engine = create_engine(url)
+    configure(engine)
+    waiting, modes = threading.Event(), []
+
+    @event.listens_for(engine, "connect", insert=True)
+    def watch(dbapi_connection, _record) -> None:
+        dbapi_connection.set_trace_callback(
+            lambda statement: waiting.set() if statement == "BEGIN IMMEDIATE" else None
+        )
+
+    def connect() -> None:
+        with engine.connect() as connection:
+            modes.append(connection.scalar(text("PRAGMA journal_mode")))
+
+    writer = sqlite3.connect(tmp_path / "plain.db", isolation_level=None)
+    writer.execute("CREATE TABLE t (x INTEGER)")
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("INSERT INTO t VALUES (1)")
+    thread = threading.Thread(target=connect)
+    thread.start()
+    assert waiting.wait(timeout=10.0)
+    writer.execute("COMMIT")
+    writer.close()
+    thread.join(timeout=10.0)
+    assert modes == ["wal"]
+    engine.dispose()
+
+
 def test_many_first_connections_at_once_all_reach_wal(url):
     barrier, failures = threading.Barrier(8), []
 

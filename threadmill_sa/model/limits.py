@@ -26,6 +26,7 @@ CATCH_UP_MAX = 100  # instances of one catch_up task and tick
 PROMOTE_BATCH = 500  # delayed jobs made ready by one statement
 RECLAIM_BATCH = 100  # orphans taken back by one transaction
 FOLD_BATCH = 10_000  # count deltas folded by one transaction
+FOLD_ROUNDS_MAX = 50  # such transactions in one turn of the housekeeping
 SWEEP_BATCH = 1000  # dead nudges swept by one transaction
 
 NUDGE_ACCEPT_TRIES = 3  # an enable that races the accept is tried again this often

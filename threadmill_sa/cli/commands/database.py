@@ -122,6 +122,8 @@ def grants(
 @click.pass_context
 def host_revision(
     ctx: click.Context,
+    /,
+    *,
     revision: str | None,
     down_revision: str | None,
     to: str,

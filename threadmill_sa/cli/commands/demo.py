@@ -25,13 +25,14 @@ from threadmill_sa.stores.sql.servers import engine_url
 
 _CALM = ["--heartbeat", "3", "--heartbeat-timeout", "15"]
 _KILLED = ["--heartbeat", "1", "--heartbeat-timeout", "3"]  # orphans are taken back soon
+_SECONDS_PER_ORDER = 8 / 300  # the default size takes about eight seconds
 _SECONDS_PER_KILL = 5.0  # start, life and recovery of one worker: producers go on so long
 _RECEIVER_SECONDS = 0.05  # a slow receiver, so that kills also hit between delivery and mark
 
 
 @click.command()
 @click.option("--producers", type=click.IntRange(1, 32), default=4, show_default=True)
-@click.option("--orders", type=click.IntRange(1, 1_000_000), default=400, show_default=True)
+@click.option("--orders", type=click.IntRange(1, 1_000_000), default=300, show_default=True)
 @click.option("--workers", type=click.IntRange(1, 100), default=4, show_default=True)
 @click.option("--url", metavar="URL", help="A PostgreSQL database; works in a schema of its own.")
 @click.option("--postgres", is_flag=True, help="Start an embedded PostgreSQL 18 for it.")
@@ -115,7 +116,7 @@ def _run(
         orders=orders,
         producers=producers,
         seed=secrets.randbelow(2**32) if seed is None else seed,
-        spread_seconds=kills * _SECONDS_PER_KILL,
+        spread_seconds=max(orders * _SECONDS_PER_ORDER, kills * _SECONDS_PER_KILL),
         receiver_seconds=_RECEIVER_SECONDS if kills else 0.0,
     )
     options = ["--workers", str(workers), *(_KILLED if kills else _CALM)]

@@ -74,6 +74,8 @@ def show(
 @click.pass_context
 def preview(
     ctx: click.Context,
+    /,
+    *,
     name: str,
     count: int,
     app: str | None,
@@ -169,8 +171,10 @@ def disable(
 @click.pass_context
 def delete(
     ctx: click.Context,
+    /,
+    *,
     name: str,
-    yes: bool,  # noqa: FBT001 - click passes options by name
+    yes: bool,
     app: str | None,
     url: str | None,
     schema: str | None,

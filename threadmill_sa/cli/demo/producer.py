@@ -21,7 +21,6 @@ from threadmill_sa.cli.demo.relay import PUMP
 from threadmill_sa.cli.demo.settings import DemoSettings, wall_seconds
 
 COMMIT, ROLLBACK = "commit", "rollback"
-_PAUSE_SECONDS = 0.02  # after each transaction, on average: people type
 _TRANSACTIONS = 2  # of an order: placed, paid
 _ROLLED_BACK, _RELEASED, _UNDONE = 0.10, 0.20, 0.20  # shares of the orders
 
@@ -48,12 +47,13 @@ class Producer:
         self._random = random.Random(f"{settings.seed}-{number}")  # noqa: S311 - no secret
         self._number = number
         self._count = len(range(number, settings.orders, settings.producers))
-        spread = settings.spread_seconds / max(1, _TRANSACTIONS * self._count)
-        self._pause_seconds = spread or _PAUSE_SECONDS
+        self._interval = settings.spread_seconds / max(1, _TRANSACTIONS * self._count)
+        self._due = 0.0
         self._waiting = threading.Event()  # never set
 
     def run(self) -> None:
         """Take this producer's share of the orders."""
+        self._due = wall_seconds()
         for index in range(self._count):
             self._take(f"P{self._number}-{index:06d}")
         self._threadmill.close()
@@ -70,7 +70,7 @@ class Producer:
     def _transaction(self, business: Callable[[Session, Work], None]) -> None:
         """One transaction of the desk: rows and nudge commit together, or neither does."""
         work = Work()
-        self._waiting.wait(self._random.uniform(0, 2 * self._pause_seconds))
+        self._wait_for_customer()
         try:
             with Session(self._engine) as session, session.begin():
                 business(session, work)
@@ -89,6 +89,11 @@ class Producer:
                 "committed": committed,
             }
         )
+
+    def _wait_for_customer(self) -> None:
+        """Keep to a random timetable; a desk that is late does not rest."""
+        self._due += self._random.uniform(0, 2 * self._interval)
+        self._waiting.wait(max(0.0, self._due - wall_seconds()))
 
     def _nudge(self, session: Session, work: Work) -> None:
         self._threadmill.nudge(PUMP, session)

@@ -24,10 +24,10 @@ class DemoSettings:
     url: str
     directory: str
     schema: str | None = None  # PostgreSQL: a schema of the demo's own
-    orders: int = 400
+    orders: int = 300
     producers: int = 4
     seed: int = 0
-    spread_seconds: float = 0.0  # producers take about so long; 0 is as fast as they can
+    spread_seconds: float = 8.0  # the orders come in spread over so long, on average
     receiver_seconds: float = 0.0  # what the receiver of a batch takes before it is marked sent
 
     @classmethod

@@ -170,7 +170,10 @@ class MaintenanceCycle(Service):
         )
 
     def _fold(self) -> None:
-        self._store.jobs.fold_counts(limit=limits.FOLD_BATCH)
+        for _ in range(limits.FOLD_ROUNDS_MAX):
+            folded = self._store.jobs.fold_counts(limit=limits.FOLD_BATCH)
+            if folded < limits.FOLD_BATCH or self._stopping.is_set():
+                return
 
     def _sweep(self) -> None:
         dropped = self._store.recurring.sweep_nudges(limit=limits.SWEEP_BATCH)

@@ -20,9 +20,8 @@ from threadmill_sa.errors import (
 )
 from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
+from threadmill_sa.stores.sql.unit import OWN_OPTIONS
 from threadmill_sa.stores.sql.writing import ProducerWrites
-
-_NO_TRANSLATION = {"schema_translate_map": None}
 
 
 class SqlJoinedWrites:
@@ -40,9 +39,8 @@ class SqlJoinedWrites:
         self._writes = writes
 
     def _execute(self, statement: Executable, binds: Mapping[str, Any]) -> CursorResult[Any]:
-        # The option must be given here: one set on the caller's connection would win over the
-        # statement's own, and send our names to another schema.
-        return self._connection.execute(statement, binds, execution_options=_NO_TRANSLATION)
+        # They must be given here: those of the caller's connection win over the statement's own.
+        return self._connection.execute(statement, binds, execution_options=OWN_OPTIONS)
 
     def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
         return self._writes.task_verdicts(self._execute, names)

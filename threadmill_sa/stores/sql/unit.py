@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
@@ -20,6 +20,14 @@ from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.faults import Fault, classify
 
 T = TypeVar("T")
+
+# What a user may have set on an engine or a connection and our statements must not inherit: a
+# map would send our names elsewhere, a server-side cursor cannot carry a write.
+OWN_OPTIONS: Final[Mapping[str, Any]] = {
+    "schema_translate_map": None,
+    "stream_results": False,
+    "yield_per": None,
+}
 
 
 class Database:
@@ -35,11 +43,11 @@ class Database:
         self._elapsed = SystemClock().monotonic
         self._pause = Event()  # never set: a wait that a debugger or signal can interrupt
         if dialect.name == "sqlite":
-            self._reader = engine.execution_options(schema_translate_map=None)
+            self._reader = engine.execution_options(**OWN_OPTIONS)
             self._writer = self._reader.execution_options(threadmill_begin="IMMEDIATE")
         else:
             self._writer = self._reader = engine.execution_options(
-                isolation_level="READ COMMITTED", schema_translate_map=None
+                isolation_level="READ COMMITTED", **OWN_OPTIONS
             )
 
     def instant(self, now: datetime | None) -> datetime | None:

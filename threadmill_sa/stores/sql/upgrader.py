@@ -72,7 +72,7 @@ def run_alone(
 def own_names(connection: Connection) -> Iterator[None]:
     """A host's schema_translate_map renames our tables but not our triggers: off for the block."""
     before = connection.get_execution_options().get("schema_translate_map")
-    pass
+    connection.execution_options(schema_translate_map=None)
     try:
         yield
     finally:

@@ -1,0 +1,61 @@
+# Everything here needs Python 3.11 or newer and make; the rest is installed into .venv.
+#
+#   make demo          the main job on a SQLite file: `make demo ARGS=--postgres` on PostgreSQL 18
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+QUIET := --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint format bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/demo.stamp ## rows written, nudged and relayed by real processes; every row is counted
+	@$(BIN)/threadmill-sa demo $(ARGS)
+
+test: $(VENV)/test.stamp ## the default suite, on SQLite and an embedded PostgreSQL 18
+	@$(BIN)/pytest -q $(ARGS)
+
+test-long: $(VENV)/test.stamp ## large searches and soaks as well
+	@THREADMILL_HYPOTHESIS_PROFILE=long $(BIN)/pytest -q --timeout 3600 -m "long or not long" $(ARGS)
+
+lint: $(VENV)/lint.stamp ## ruff, mypy and the layers of the package
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
+
+format: $(VENV)/lint.stamp ## let ruff write the layout
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+bench: $(VENV)/test.stamp ## the benchmarks; results in benchmarks/results
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove the environment and what tools left behind
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+
+# A stamp for each set of packages, so that `make demo` waits for no test tool.
+$(VENV)/base.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(QUIET) --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/base.stamp pyproject.toml
+	@$(BIN)/python -m pip install $(QUIET) -e '.[demo,asyncio]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/demo.stamp pyproject.toml
+	@$(BIN)/python -m pip install $(QUIET) --group test
+	@touch $@
+
+$(VENV)/lint.stamp: $(VENV)/test.stamp pyproject.toml
+	@$(BIN)/python -m pip install $(QUIET) --group lint
+	@touch $@
