@@ -49,7 +49,7 @@ $(VENV)/base.stamp:
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/base.stamp pyproject.toml
-	@$(BIN)/python -m pip install $(QUIET) -e '.[demo,asyncio]'
+	@$(BIN)/python -m pip install $(QUIET) -e '.[demo]'
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp pyproject.toml

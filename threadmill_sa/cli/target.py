@@ -128,18 +128,27 @@ def _failed(what: str, error: Exception) -> click.ClickException:
     return click.ClickException(f"{what} failed: {type(error).__name__}: {error}")
 
 
-def _engine(text: str, *, creates: bool) -> Engine:
+def read_url(text: str) -> URL:
+    """A URL of a supported database. Raises: click.UsageError that repeats no password."""
     try:
         url = engine_url(text)
-        if url.get_backend_name() not in {"postgresql", "sqlite"}:
-            raise click.UsageError(
-                f"database {url.get_backend_name()!r} is not supported,"
-                " expected postgresql:// or sqlite:///"
-            )
-        engine = create_engine(url)
-    except (InvalidValueError, ArgumentError, NoSuchModuleError) as error:
-        # Not the URL itself, which may hold a password.
+        backend = url.get_backend_name()
+        url.get_dialect()
+    except ModuleNotFoundError:
+        return url  # the driver is missed when an engine is made
+    except (ValueError, ArgumentError, NoSuchModuleError) as error:
         raise click.UsageError(f"database URL cannot be read: {_line(error)}") from error
+    if backend not in {"postgresql", "sqlite"}:
+        raise click.UsageError(
+            f"database {backend!r} is not supported, expected postgresql:// or sqlite:///"
+        )
+    return url
+
+
+def _engine(text: str, *, creates: bool) -> Engine:
+    url = read_url(text)
+    try:
+        engine = create_engine(url)
     except ModuleNotFoundError as error:
         extra = _DRIVER_EXTRAS.get(error.name or "")
         advice = f': pip install "threadmill-sa[{extra}]"' if extra else ""

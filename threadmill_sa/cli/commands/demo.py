@@ -20,8 +20,7 @@ from threadmill_sa.cli.demo.screen import Screen
 from threadmill_sa.cli.demo.settings import DemoSettings
 from threadmill_sa.cli.options import output_options, wants_json
 from threadmill_sa.cli.output import emit_json, emit_table, note
-from threadmill_sa.errors import InvalidValueError
-from threadmill_sa.stores.sql.servers import engine_url
+from threadmill_sa.cli.target import read_url
 
 _CALM = ["--heartbeat", "3", "--heartbeat-timeout", "15"]
 _KILLED = ["--heartbeat", "1", "--heartbeat-timeout", "3"]  # orphans are taken back soon
@@ -128,11 +127,7 @@ def _run(
 def _check_url(url: str | None) -> None:
     if url is None:
         return
-    try:
-        backend = engine_url(url).get_backend_name()
-    except InvalidValueError as error:
-        raise click.UsageError(error.message) from error
-    if backend != "postgresql":
+    if read_url(url).get_backend_name() != "postgresql":
         raise click.UsageError(
             "--url is for PostgreSQL; without it the demo runs on a SQLite file of its own"
         )

@@ -12,6 +12,7 @@ from threadmill_sa.clock import Clock
 
 logger = logging.getLogger("threadmill_sa.wakes")
 
+_GAP_SECONDS = 0.010  # between two wakes: the first goes at once, a burst costs 100 a second
 _IDLE_SECONDS = 30.0  # thread and connection end after so long without a wake
 _STATUS_MIN_SECONDS, _STATUS_MAX_SECONDS = 0.002, 1.0  # growing pauses between status polls
 _STATUS_GIVE_UP_SECONDS = 300.0  # a longer transaction is left to the tick
@@ -34,7 +35,7 @@ class Waker:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._due = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._wanted = False
         self._watched: dict[int, float] = {}  # transaction id -> since when, monotonic seconds
         self._thread: threading.Thread | None = None
@@ -66,8 +67,9 @@ class Waker:
         """End the thread and its connection; a later wake starts them again."""
         with self._lock:
             thread = self._thread if self._pid == os.getpid() else None
-            self._closing = thread is not None
-            self._due.set()
+            if thread is not None:
+                self._closing.set()
+                self._due.set()
         if thread is not None:
             thread.join(timeout=10.0)
 
@@ -84,6 +86,7 @@ class Waker:
                 if wanted or settled:
                     pause = _STATUS_MIN_SECONDS
                     _execute(connection, self._statement)
+                    self._closing.wait(_GAP_SECONDS)
                 else:
                     pause = min(_STATUS_MAX_SECONDS, pause * 2)
         except Exception as error:  # noqa: BLE001 - a hint only; the next one starts again
@@ -103,8 +106,9 @@ class Waker:
         with self._lock:
             self._due.clear()
             wanted, self._wanted = self._wanted, False
-            if self._closing or not (wanted or self._watched):
-                self._closing, self._thread = False, None
+            if self._closing.is_set() or not (wanted or self._watched):
+                self._closing.clear()
+                self._thread = None
                 self._watched.clear()
                 return False, {}
             return wanted, dict(self._watched)

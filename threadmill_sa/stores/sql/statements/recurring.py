@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -17,6 +18,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     select,
     union,
     update,
@@ -28,6 +30,8 @@ from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
 from threadmill_sa.stores.sql.statements.jobs import is_unfinished_instance_of
 from threadmill_sa.stores.sql.statements.nudges import is_nudge_of
+
+_BEGINNING = datetime(1, 1, 2, tzinfo=UTC)  # of time, whatever the zone of the session
 
 DEFINITION = (
     "name", "trigger_kind", "trigger_value", "zone", "handler", "payload", "queue", "priority",
@@ -71,7 +75,14 @@ def nominate_names(schema: Schema, dialect: SqlDialect) -> Select[Any]:
     """
     state, nudges, tasks = schema.cron_task_state, schema.cron_nudges, schema.cron_tasks
     now = dialect.now_bound()
-    due = select(state.c.task_name).where(state.c.next_run_at <= now)
+    # The lower bound excludes nothing. A range with an end that is not known when the statement
+    # is planned counts as narrow, an open comparison as a third of all tasks, which would be read
+    # one by one. Guarded by tests/store_only/test_postgres_plans.py.
+    due = (
+        select(state.c.task_name)
+        .where(state.c.next_run_at >= literal(_BEGINNING, UtcDateTime()))
+        .where(state.c.next_run_at <= now)
+    )
     broken = select(state.c.task_name).where(
         state.c.broken_at.is_not(None),
         state.c.broken_at <= _ago(dialect, limits.BROKEN_RETRY_SECONDS),
