@@ -7,7 +7,7 @@ VENV ?= .venv
 ARGS ?=
 
 BIN := $(VENV)/bin
-QUIET := --quiet --disable-pip-version-check
+QUIET := -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long lint format bench clean
@@ -35,7 +35,9 @@ format: $(VENV)/lint.stamp ## let ruff write the layout
 	@$(BIN)/ruff check --quiet --fix .
 
 bench: $(VENV)/test.stamp ## the benchmarks; results in benchmarks/results
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@set -e; for file in benchmarks/bench_*.py; do \
+		$(BIN)/python -m benchmarks.$$(basename $$file .py) $(ARGS); \
+	done
 
 clean: ## remove the environment and what tools left behind
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -98,7 +98,7 @@ def _create_job_indexes(schema: str | None) -> None:
     _partial(schema, "ready_queue", "state = 'ENQUEUED'", "queue", highest_first, "id")
     _partial(schema, "scheduled", "state = 'SCHEDULED'", "scheduled_at", "id")
     _partial(schema, "processing", "state = 'PROCESSING'", "id")
-    _partial(schema, "task_unfinished", UNFINISHED, "cron_task_name")
+    _partial(schema, "task_unfinished", UNFINISHED, "cron_task_name", "state")
     _partial(schema, "task", "cron_task_name IS NOT NULL", "cron_task_name", "id")
 
 

@@ -42,8 +42,6 @@ def test_the_banner_names_store_node_queues_and_cadences(
     arguments = ("--queues", "default, mail", "--tick", "0.5", "--workers", "3")
 
     with running_worker(shop_directory, sqlite_url, "shop:tm", *arguments) as worker:
-        worker.wait_for_words("")
-        worker.wait_for_file("worker.out")
         worker.wait_for_banner()
         worker.process.terminate()
         assert worker.exit_code() == 0, worker.err

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event, text
@@ -219,6 +220,24 @@ def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:
         return box.get("result")
 
     return wait
+
+
+@contextmanager
+def background(*actions: Callable[[], Any]) -> Iterator[None]:
+    """Each action again and again, in a thread of its own, within the block."""
+    over = threading.Event()
+
+    def repeat(action: Callable[[], Any]) -> None:
+        while not over.is_set():
+            action()
+
+    waits = [in_thread(partial(repeat, action)) for action in actions]
+    try:
+        yield
+    finally:
+        over.set()
+        for wait in waits:
+            wait()
 
 
 def impatient(engine: Engine, milliseconds: int = 1000) -> Engine:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 from sqlalchemy import text
 
-from tests.promises.shop import Shop, in_thread
+from tests.promises.shop import Shop, background, in_thread
 from threadmill_sa.model.node import HeldJob, NodeInfo
 
 
@@ -33,8 +33,6 @@ def _told(shop: Shop) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def test_counts_are_exact_after_producers_workers_and_three_folders_at_once(sql_shop: Shop):
-    over = threading.Event()
-
     def produce(seed: int) -> None:
         for number in range(8):
             with sql_shop.transaction() as session:
@@ -49,21 +47,14 @@ def test_counts_are_exact_after_producers_workers_and_three_folders_at_once(sql_
                     session.rollback()
 
     def fold() -> None:
-        while not over.is_set():
-            sql_shop.store.jobs.fold_counts(limit=7)
+        sql_shop.store.jobs.fold_counts(limit=7)
 
     def work() -> None:
-        while not over.is_set():
-            node, jobs = sql_shop.claim(limit=5)
-            sql_shop.finish(node, jobs)
+        node, jobs = sql_shop.claim(limit=5)
+        sql_shop.finish(node, jobs)
 
-    background = [in_thread(fold) for _ in range(3)] + [in_thread(work)]
-    try:
-        for wait in [in_thread(lambda seed=seed: produce(seed)) for seed in range(6)]:
-            wait()
-    finally:
-        over.set()
-        for wait in background:
+    with background(fold, fold, fold, work):
+        for wait in [in_thread(partial(produce, seed)) for seed in range(6)]:
             wait()
 
     assert _told(sql_shop) == _truth(sql_shop)

@@ -9,8 +9,12 @@ import pytest
 from tests.promises.shop import Shop
 from threadmill_sa import Cron, Every, Threadmill
 from threadmill_sa.model.recurring import CronOrigin
+from threadmill_sa.model.trigger import Trigger
 
-SCHEDULES = {"interval": Every(minutes=7), "cron": Cron("*/7 * * * *", zone="Europe/Berlin")}
+SCHEDULES: dict[str, Trigger] = {
+    "interval": Every(minutes=7),
+    "cron": Cron("*/7 * * * *", zone="Europe/Berlin"),
+}
 
 
 def _declare(shop: Shop, schedule: str) -> str:

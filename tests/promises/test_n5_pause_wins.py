@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from sqlalchemy import Engine, text
 
@@ -114,7 +116,7 @@ def test_n5_holds_wherever_accept_and_commit_fall_between_the_statements_of_two_
     for accept in range(13):
         for commit in range(accept, 13):
             name = pg_shop.fresh_task()
-            actor = Stepped(actor_engine, lambda name=name: _pause_and_resume(operator, name))
+            actor = Stepped(actor_engine, partial(_pause_and_resume, operator, name))
             actor.advance(accept)
             accepted = True
             with pg_shop.transaction(isolation) as session:
@@ -152,7 +154,7 @@ def test_n5_a_tick_held_at_any_statement_and_a_pause_end_with_a_job_or_with_none
         pg_shop.nudge(name)
         actor = Stepped(actor_engine, node.tick)
         actor.advance(boundary)
-        wait = in_thread(lambda name=name: pg_shop.tm.set_enabled(name, False))
+        wait = in_thread(partial(pg_shop.tm.set_enabled, name, False))
         actor.end()
         assert wait() is True
 
@@ -161,15 +163,13 @@ def test_n5_a_tick_held_at_any_statement_and_a_pause_end_with_a_job_or_with_none
         assert pg_shop.settle() == len(pg_shop.instances(name)) <= 1
 
 
-def test_n5_a_pause_held_at_any_statement_lets_a_tick_pass_by(
-    pg_shop: Shop, actor_engine: Engine
-):
+def test_n5_a_pause_held_at_any_statement_lets_a_tick_pass_by(pg_shop: Shop, actor_engine: Engine):
     operator = Threadmill(actor_engine)
     results = set()
     for boundary in range(7):
         name = pg_shop.fresh_task()
         pg_shop.nudge(name)
-        actor = Stepped(actor_engine, lambda name=name: operator.set_enabled(name, False))
+        actor = Stepped(actor_engine, partial(operator.set_enabled, name, False))
         actor.advance(boundary)
         results |= {outcome.result for outcome in pg_shop.tick() if outcome.name == name}
         actor.end()

@@ -1,8 +1,9 @@
-"""N6: a nudge that races a delete or a new registration never reaches what it was not meant for."""
+"""N6: a nudge that races a delete or a new registration never reaches what it was not for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from sqlalchemy import Engine, text
@@ -90,7 +91,7 @@ def test_n6_a_delete_at_any_statement_raises_nothing_in_the_callers_transaction(
     for accept in range(6):
         for commit in range(accept, 6):
             name = pg_shop.fresh_task()
-            actor = Stepped(actor_engine, lambda name=name: operator.delete_recurring(name))
+            actor = Stepped(actor_engine, partial(operator.delete_recurring, name))
             actor.advance(accept)
             with pg_shop.transaction(isolation) as session:
                 try:
@@ -120,7 +121,7 @@ def test_n6_delete_and_registration_at_any_statement_leave_each_nudge_with_its_o
         for commit in range(accept, 14):
             name = pg_shop.fresh_task()
             first = pg_shop.view(name).epoch
-            actor = Stepped(actor_engine, lambda name=name: _renew(pg_shop, operator, name))
+            actor = Stepped(actor_engine, partial(_renew, pg_shop, operator, name))
             actor.advance(accept)
             epoch = None
             with pg_shop.transaction(isolation) as session:
@@ -157,7 +158,7 @@ def test_n6_a_tick_at_any_statement_beside_a_delete_resurrects_no_state(
         pg_shop.nudge(name)
         actor = Stepped(actor_engine, node.tick)
         actor.advance(boundary)
-        wait = in_thread(lambda name=name: calls[call](name))
+        wait = in_thread(partial(calls[call], name))
         actor.end()
         wait()
 
@@ -180,7 +181,7 @@ def test_n6_a_delete_held_at_any_statement_lets_a_tick_pass_by(
     for boundary in range(6):
         name = pg_shop.fresh_task()
         pg_shop.nudge(name)
-        actor = Stepped(actor_engine, lambda name=name: operator.delete_recurring(name))
+        actor = Stepped(actor_engine, partial(operator.delete_recurring, name))
         actor.advance(boundary)
         results |= {outcome.result for outcome in pg_shop.tick() if outcome.name == name}
         actor.end()
@@ -199,7 +200,7 @@ def test_n6_registrations_and_deletes_of_one_name_at_once_end_in_one_whole_state
             else:
                 pg_shop.store.recurring.delete("churned")
 
-    for wait in [in_thread(lambda seed=seed: churn(seed)) for seed in range(6)]:
+    for wait in [in_thread(partial(churn, seed)) for seed in range(6)]:
         wait()
 
     with pg_shop.sql.connect() as connection:

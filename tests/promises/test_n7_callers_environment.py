@@ -35,6 +35,9 @@ SETTINGS = {
 }
 
 
+def _mail(payload: int) -> None: ...
+
+
 def _write_everything(shop: Shop, session: Session | Connection) -> None:
     shop.tm.nudge(PUMP, session)
     shop.tm.nudge_many([PUMP, OTHER], session)
@@ -119,9 +122,7 @@ def test_n7_on_sqlite_an_attached_database_with_the_same_tables_is_not_ours(
 
 
 @pytest.mark.parametrize("place", ["engine", "connection", "session"])
-def test_n7_a_callers_translation_of_schemas_does_not_move_our_tables(
-    sql_shop: Shop, place: str
-):
+def test_n7_a_callers_translation_of_schemas_does_not_move_our_tables(sql_shop: Shop, place: str):
     options = {"schema_translate_map": {None: "nowhere", "public": "nowhere", "main": "nowhere"}}
     engine = sql_shop.sql
     if place == "engine":
@@ -172,8 +173,10 @@ def _role(server: Server, url: str, *settings: str) -> Iterator[str]:
             admin.execute(text(f"ALTER ROLE {name} SET {setting}"))
     owner = create_engine(url)
     try:
-        yield make_url(url).set(username=name, password="secret").render_as_string(
-            hide_password=False
+        yield (
+            make_url(url)
+            .set(username=name, password="secret")
+            .render_as_string(hide_password=False)
         )
     finally:
         with owner.begin() as connection:
@@ -195,7 +198,7 @@ def test_n7_a_role_with_exactly_the_printed_grants_produces_and_may_do_nothing_e
                     connection.execute(text(statement))
         producer = Threadmill(engine)
         producer.job("relay")(lambda: None)
-        producer.job("mail")(lambda payload: None)
+        producer.job("mail")(_mail)
 
         for isolation in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
             with Session(engine.execution_options(isolation_level=isolation)) as session:

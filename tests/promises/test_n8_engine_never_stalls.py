@@ -36,6 +36,9 @@ JOINS: dict[str, Callable[[Threadmill, Session | Connection], object]] = {
 }
 
 
+def _mail(payload: int) -> None: ...
+
+
 class Errors:
     """Every error that a statement of `engine` met, retried or not."""
 
@@ -135,7 +138,7 @@ class _Drive:
 
     def _edit(self, name: str, *, minutes: int) -> None:
         process = Threadmill(self._store)
-        process.job("mail")(lambda payload: None)
+        process.job("mail")(_mail)
         process.recurring(name, "mail", Every(minutes=minutes), payload=1)
         process.register()
 
@@ -188,7 +191,7 @@ class _Drive:
 
     def _keep_house(self) -> None:
         assert self._store.jobs.promote(limit=100) >= 1
-        node, jobs = self._shop.claim()
+        _, jobs = self._shop.claim()
         assert jobs
         reclaimed = self._store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=100)
         assert len(reclaimed) == len(jobs)

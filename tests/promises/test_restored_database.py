@@ -15,7 +15,7 @@ FOREIGN = "1234567890123456789"
 
 
 def _restore(shop: Shop, *, identifier: str | None = FOREIGN) -> None:
-    """Leave the database as a restore would: a foreign identity, and a slot that is still to come."""
+    """Leave the database as a restore would: a foreign identity, and slots still to come."""
     shop.nudge(PUMP)
     shop.nudge(OTHER)
     with shop.sql.begin() as connection:

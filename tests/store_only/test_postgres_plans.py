@@ -67,7 +67,7 @@ def _by_index(plan: Plan, *indexes: str) -> None:
 
 
 def _by_id(plan: Plan) -> None:
-    """Whichever index of ids is taken, the wanted ids lead to the rows and nothing else is read."""
+    """Whichever index of ids is taken, the wanted ids lead to the rows, nothing else is read."""
     _by_index(plan)
     reads = [node for node in plan.nodes if "Index Name" in node]
     assert {"pk_threadmill_jobs", "ix_threadmill_jobs_processing"} >= plan.indexes, str(plan)

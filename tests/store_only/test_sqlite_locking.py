@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -132,8 +134,6 @@ def test_n8_the_engine_keeps_trying_beyond_the_drivers_own_patience(
 def test_n8_a_writer_that_never_ends_is_reported_in_bounded_time_whatever_the_clock_says(
     open_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ):
-    from datetime import UTC, datetime
-
     engine = open_engine("plain", connect_args={"timeout": 0.01})
     clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))  # it stands still
     tm = Threadmill(engine, clock=clock)
@@ -143,6 +143,21 @@ def test_n8_a_writer_that_never_ends_is_reported_in_bounded_time_whatever_the_cl
         wait = in_thread(shop.nudge)
         with pytest.raises(StoreUnavailableError):
             wait()
+
+
+def test_an_immediate_write_beside_ones_own_open_transaction_names_the_way_out(
+    open_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+):
+    engine = open_engine("plain", connect_args={"timeout": 0.01})
+    shop = Shop(Threadmill(engine), engine)
+    monkeypatch.setattr(limits, "SQLITE_BUSY_SECONDS", 0.1)
+    with shop.transaction() as session:
+        for call in (shop.nudge, lambda: shop.tm.set_enabled(PUMP, False)):
+            with pytest.raises(StoreUnavailableError, match="join it"):
+                call()
+        shop.tm.nudge(PUMP, session)
+
+    assert shop.pending()
 
 
 def _count_refusals(engine: Engine) -> Callable[[int], bool]:
@@ -214,7 +229,7 @@ def test_n7_two_callers_in_opposite_order_wait_and_never_deadlock(shop: Shop):
                 for name in names:
                     shop.tm.nudge(name, session)
 
-    waits = [in_thread(lambda n=n: produce(n)) for n in ((PUMP, "other"), ("other", PUMP))]
+    waits = [in_thread(partial(produce, n)) for n in ((PUMP, "other"), ("other", PUMP))]
     for wait in waits:
         wait()
     assert shop.settle() == 2
@@ -227,9 +242,9 @@ def test_an_unconfigured_engine_refuses_a_savepoint_with_the_advice(
     shop = Shop(Threadmill(engine), engine)
     with Session(engine) as session:
         with session.begin_nested():
-            with pytest.raises(SavepointError, match="sqlite.configure"):
+            with pytest.raises(SavepointError, match=r"sqlite\.configure"):
                 shop.tm.nudge(PUMP, session)
-            with pytest.raises(SavepointError, match="sqlite.configure"):
+            with pytest.raises(SavepointError, match=r"sqlite\.configure"):
                 shop.tm.enqueue("mail", 1, session=session)
         session.execute(text("INSERT INTO orders DEFAULT VALUES"))
         shop.tm.nudge(PUMP, session)  # outside of it the driver has begun

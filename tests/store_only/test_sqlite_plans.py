@@ -57,7 +57,8 @@ def test_claim_finish_heartbeat_and_promote_use_their_indexes(
     assert len(claimed) == 50
     _assert_no_scan(found)
     used = "\n".join(_lines(found))
-    assert ("ix_threadmill_jobs_ready" in used) and ("ix_threadmill_jobs_scheduled" in used)
+    assert "ix_threadmill_jobs_ready" in used
+    assert "ix_threadmill_jobs_scheduled" in used
     assert "TEMP B-TREE" not in used
 
 

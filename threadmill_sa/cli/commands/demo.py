@@ -91,8 +91,11 @@ def _workplace(parent: Path | None) -> Iterator[_Workplace]:
     place = _Workplace(path, keep=True)
     try:
         yield place
+    except KeyboardInterrupt:
+        place.keep = parent is not None
+        raise
     finally:
-        if place.keep:
+        if place.keep and any(path.iterdir()):
             note(f"sink, journals and logs are kept in {path}")
         else:
             shutil.rmtree(path, ignore_errors=True)

@@ -29,7 +29,7 @@ FROZEN = (
     FrozenRevision(
         "0002",
         "Jobs and their state history",
-        "d7e5239d32c72ecb7362b302bc1e5c739f4c4b2e948daa9c233a2d83b050f96b",
+        "8e9ac641e2927a97c620acaf397fef4719563644d6b407202489646a64296a12",
     ),
     FrozenRevision(
         "0003",

@@ -92,10 +92,18 @@ class Database:
                 if fault is Fault.OUTAGE or self._exhausted(tries, waited):
                     raise StoreUnavailableError(
                         f"the store did not answer after {tries} tries and {waited:.1f} s"
-                        f" ({type(error).__name__}: {_first_line(error)}); try again later",
+                        f" ({type(error).__name__}: {_first_line(error)}); {self._advice(fault)}",
                         tries=tries,
                     ) from error
             self._pause.wait(_pause_seconds(tries))
+
+    def _advice(self, fault: Fault) -> str:
+        if self.dialect.name == "sqlite" and fault is Fault.CONFLICT:
+            return (
+                "another write transaction stays open: end it, or join it with session= where it"
+                " is the caller's own"
+            )
+        return "try again later"
 
     def _exhausted(self, tries: int, waited: float) -> bool:
         if self.dialect.name == "sqlite":  # busy: the driver itself waits in each try

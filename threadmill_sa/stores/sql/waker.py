@@ -106,10 +106,11 @@ class Waker:
         with self._lock:
             self._due.clear()
             wanted, self._wanted = self._wanted, False
-            if self._closing.is_set() or not (wanted or self._watched):
+            if self._closing.is_set():
+                self._watched.clear()  # left to the tick; a wake asked for is still sent
+            if not (wanted or self._watched):
                 self._closing.clear()
                 self._thread = None
-                self._watched.clear()
                 return False, {}
             return wanted, dict(self._watched)
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     select,
     union,
     update,
@@ -145,7 +146,10 @@ def read_tasks(schema: Schema, dialect: SqlDialect) -> Select[Any]:
         schema.jobs,
     )
     unfinished = (
-        select(jobs.c.id).where(is_unfinished_instance_of(schema, tasks.c.name)).correlate(tasks)
+        select(literal_column("1"))
+        .select_from(jobs)
+        .where(is_unfinished_instance_of(schema, tasks.c.name))
+        .correlate(tasks)
     ).exists()
     pending = select(func.count()).where(is_nudge_of(schema)).correlate(tasks)
     earliest = select(func.min(nudges.c.requested_at)).where(is_nudge_of(schema)).correlate(tasks)
