@@ -188,4 +188,8 @@ def _begin(connection: Connection) -> None:
             f" found {kind!r:.200}",
             value=kind,
         )
+    driver: Any = connection.connection.dbapi_connection
+    if driver.isolation_level is not None:
+        # A use at an isolation level of its own, AUTOCOMMIT included, leaves the driver's default.
+        driver.isolation_level = None
     connection.exec_driver_sql(_BEGIN[kind])

@@ -27,7 +27,8 @@ BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     schema = target_schema()
     revisions = _revisions(schema)
-    if op.get_context().dialect.name == "postgresql":
+    postgresql = op.get_context().dialect.name == "postgresql"
+    if postgresql:
         op.execute(sa.schema.CreateSequence(revisions))
     op.create_table(
         "threadmill_cron_nudges",
@@ -36,13 +37,22 @@ def upgrade() -> None:
         sa.Column("slot", sa.BigInteger(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("requested_at", INSTANT, nullable=False),
-        sa.PrimaryKeyConstraint("revision", name=op.f("pk_threadmill_cron_nudges")),
+        *_key(postgresql=postgresql),
         sa.UniqueConstraint(
             "task_name", "slot", name=op.f("uq_threadmill_cron_nudges_task_name_slot")
         ),
         schema=schema,
         sqlite_autoincrement=True,
     )
+    if postgresql:
+        # Without it a publication of all tables would refuse the deletes.
+        table = op.get_context().dialect.identifier_preparer.format_table(
+            sa.table("threadmill_cron_nudges", schema=schema)
+        )
+        op.execute(
+            f"ALTER TABLE {table} REPLICA IDENTITY USING INDEX"
+            " uq_threadmill_cron_nudges_task_name_slot"
+        )
     record(revision)
 
 
@@ -52,6 +62,13 @@ def downgrade() -> None:
     op.drop_table("threadmill_cron_nudges", schema=schema)
     if op.get_context().dialect.name == "postgresql":
         op.execute(sa.schema.DropSequence(_revisions(schema)))
+
+
+def _key(*, postgresql: bool) -> list[sa.PrimaryKeyConstraint]:
+    """The key that SQLite numbers; on PostgreSQL equal revisions must never fail a caller."""
+    if postgresql:
+        return []
+    return [sa.PrimaryKeyConstraint("revision", name=op.f("pk_threadmill_cron_nudges"))]
 
 
 def _revisions(schema: str | None) -> sa.Sequence:

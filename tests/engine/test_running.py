@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -229,6 +230,94 @@ def test_whatever_a_handler_raises_fails_the_attempt_and_the_worker_lives(
     assert kind.__name__ in (job.history[-1].message or "")
 
 
+class _HostileError(Exception):
+    """Its text ends the process, where somebody lets it."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class _HostileResult(list[int]):
+    def __iter__(self) -> Iterator[int]:
+        raise SystemExit
+
+
+@dataclass
+class _HostilePayload:
+    number: int
+
+    def __post_init__(self) -> None:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_code_of_a_users_value_that_raises_systemexit_costs_neither_outcome_nor_worker(
+    bench: Bench, is_async: bool
+):
+    def declare(name: str, function: Callable[..., object]) -> None:
+        async def twin() -> object:
+            return function()
+
+        bench.declare(twin if is_async else function, name)
+
+    def fail() -> object:
+        raise _HostileError
+
+    async def take_async(payload: _HostilePayload) -> None: ...
+
+    def take(payload: _HostilePayload) -> None: ...
+
+    declare("text", fail)
+    declare("result", lambda: _HostileResult([1]))
+    declare("sound", lambda: 1)
+    bench.declare(take_async if is_async else take, "payload")
+    text = bench.enqueue("text", max_attempts=1)
+    result = bench.enqueue("result")
+    payload = bench.enqueue("payload", {"number": 1})
+
+    with bench.node(workers=1):
+        failed = bench.wait_state(text, JobState.FAILED)
+        bench.wait_state(result, JobState.SUCCEEDED)
+        bench.wait_state(payload, JobState.QUARANTINED)
+        bench.wait_state(bench.enqueue("sound"), JobState.SUCCEEDED)
+
+    assert "its __str__ raised SystemExit" in (failed.history[-1].message or "")
+
+
+def test_a_task_that_a_handler_starts_can_neither_stop_nor_leave_the_common_loop(bench: Bench):
+    started: list[object] = []
+
+    async def leave() -> None:
+        async def child() -> None:
+            raise SystemExit
+
+        started.append(asyncio.create_task(child()))
+        await asyncio.sleep(0)
+
+    async def stop() -> None:
+        asyncio.get_running_loop().stop()
+
+    async def wait() -> None:
+        await gate.wait()
+
+    gate = asyncio.Event()
+    bench.declare(wait, "wait")
+    bench.declare(leave, "leave")
+    bench.declare(stop, "stop")
+
+    async def open_gate() -> None:
+        gate.set()
+
+    bench.declare(open_gate, "open")
+    waiting = bench.enqueue("wait")
+
+    with bench.node(workers=4):
+        bench.wait_state(waiting, JobState.PROCESSING)
+        for name in ("leave", "stop", "open"):
+            bench.wait_state(bench.enqueue(name), JobState.SUCCEEDED)
+        bench.wait_state(waiting, JobState.SUCCEEDED)
+
+
 def test_a_sync_handler_that_returns_a_coroutine_has_failed(bench: Bench):
     async def work() -> None: ...
 
@@ -244,16 +333,20 @@ def test_a_sync_handler_that_returns_a_coroutine_has_failed(bench: Bench):
 class _Odd(Backoff):
     """A policy of the user's own, which raises or returns what `answer` says."""
 
-    answer: float | Exception = 0.0
+    answer: float | BaseException = 0.0
 
     def seconds(self, *_: object, **__: object) -> float:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
 
 class _Raising(_Odd):
     answer = RuntimeError("no policy")
+
+
+class _Exiting(_Odd):
+    answer = SystemExit("no policy")
 
 
 class _Nan(_Odd):
@@ -268,7 +361,7 @@ class _Infinite(_Odd):
     answer = float("inf")
 
 
-@pytest.mark.parametrize("backoff", [_Raising(), _Nan(), _Negative()])
+@pytest.mark.parametrize("backoff", [_Raising(), _Exiting(), _Nan(), _Negative()])
 def test_a_backoff_that_fails_fails_its_job_visibly_and_the_worker_lives(
     bench: Bench, backoff: Backoff
 ):

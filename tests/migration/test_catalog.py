@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from tests.migration.support import names_of, read_catalog
 
@@ -59,8 +59,19 @@ def test_postgresql_holds_exactly_the_expected_objects(pg_engine: Engine) -> Non
         "ck_threadmill_jobs_state",
         "threadmill_alembic_version_pkc",
         "uq_threadmill_cron_nudges_task_name_slot",
-        *(f"pk_{table}" for table in TABLES - {"threadmill_alembic_version"}),
+        *(
+            f"pk_{table}"
+            for table in TABLES - {"threadmill_alembic_version", "threadmill_cron_nudges"}
+        ),
     }
+
+
+def test_a_publication_of_all_tables_lets_nudges_be_deleted(pg_engine: Engine) -> None:
+    identity = text(
+        "SELECT relreplident FROM pg_class WHERE oid = 'threadmill_cron_nudges'::regclass"
+    )
+    with pg_engine.connect() as connection:
+        assert connection.scalar(identity) == "i"
 
 
 def test_sqlite_holds_exactly_the_expected_objects(sqlite_engine: Engine) -> None:

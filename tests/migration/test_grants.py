@@ -12,10 +12,12 @@ from sqlalchemy.exc import ProgrammingError
 
 from tests.migration.support import counts_of, insert_jobs, job_row
 from threadmill_sa.errors import InvalidValueError
+from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.stores.sql.dialects import choose_dialect
 from threadmill_sa.stores.sql.migrate import SchemaManager
 from threadmill_sa.stores.sql.schema import Schema
-from threadmill_sa.stores.sql.statements.nudges import accept_nudge, read_verdict
+from threadmill_sa.stores.sql.statements.nudges import read_verdict
+from threadmill_sa.stores.sql.writing import ProducerWrites
 
 TASK = (
     "INSERT INTO {home}.threadmill_cron_tasks (name, trigger_kind, trigger_value, zone, handler,"
@@ -68,11 +70,11 @@ def test_a_producer_can_nudge_and_enqueue(
     pg_empty_engine: Engine, producer: str, home: str | None
 ) -> None:
     schema, dialect = Schema(home), choose_dialect("postgresql")
+    writes = ProducerWrites(schema, dialect, lambda now: now)
     with acting_as(pg_empty_engine, producer) as connection:
-        for _ in range(2):  # the second one takes the conflict clause
-            accepted = connection.execute(
-                accept_nudge(schema, dialect), {"name": "pump", "now": None}
-            ).one()
+        for telling in (False, True):  # the second one takes the conflict clause
+            accepted = writes.accept_nudge(connection.execute, "pump", telling=telling)
+            assert accepted.verdict is NudgeVerdict.ACCEPTED
         assert connection.scalar(read_verdict(schema), {"name": "pump"}) is True
         connection.execute(schema.jobs.insert(), [job_row("ENQUEUED", "a")])
     with pg_empty_engine.connect() as connection:

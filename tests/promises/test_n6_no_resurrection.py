@@ -71,6 +71,18 @@ def test_n6_a_transaction_open_across_delete_and_registration_is_dropped_and_swe
     assert _rows(pg_shop) == 0
 
 
+def test_n6_a_delete_takes_the_visible_nudges_of_every_epoch_with_it(pg_shop: Shop):
+    with pg_shop.transaction() as session:
+        pg_shop.tm.nudge(PUMP, session)
+        pg_shop.tm.delete_recurring(PUMP)
+        pg_shop.declare(PUMP)
+    pg_shop.nudge()
+    assert _rows(pg_shop) == 2
+
+    pg_shop.tm.delete_recurring(PUMP)
+    assert _rows(pg_shop) == 0
+
+
 def test_n6_the_sweep_leaves_every_living_nudge_and_those_not_committed_yet(pg_shop: Shop):
     pg_shop.nudge()
     with pg_shop.transaction() as session:

@@ -9,7 +9,12 @@ from __future__ import annotations
 from threadmill_sa.codec.annotations import check_annotation
 from threadmill_sa.codec.decode import decode_payload
 from threadmill_sa.codec.encode import encode_payload
-from threadmill_sa.codec.outcome import EncodedResult, encode_result, failure_text
+from threadmill_sa.codec.outcome import (
+    EncodedResult,
+    encode_result,
+    error_message,
+    failure_text,
+)
 from threadmill_sa.codec.text import recordable_text
 
 __all__ = [
@@ -18,6 +23,7 @@ __all__ = [
     "decode_payload",
     "encode_payload",
     "encode_result",
+    "error_message",
     "failure_text",
     "recordable_text",
 ]

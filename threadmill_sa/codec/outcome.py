@@ -30,13 +30,16 @@ class EncodedResult:
 def encode_result(value: object, *, max_bytes: int = limits.RESULT_MAX_BYTES) -> EncodedResult:
     """The result to store with a success; one that has no JSON form is dropped with a note.
 
-    Never raises: the work is done, and its success must not be lost to its result.
+    Never raises but KeyboardInterrupt, whatever the value's own code does: the work is done, and
+    its success must not be lost to its result.
     """
     if value is None:
         return EncodedResult(text=None, note=None)
     try:
         text = encode_value(value, root="result", max_bytes=max_bytes)
-    except Exception as error:  # noqa: BLE001  Also what a property of the user's raises.
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  Also what a property of the user's raises.
         note = recordable_text(f"result dropped: {_headline(error)}", max_bytes=NOTE_MAX_BYTES)
         return EncodedResult(text=None, note=note)
     return EncodedResult(text=text, note=None)
@@ -55,9 +58,17 @@ def failure_text(
         for label, part in _related(error):
             headline = recordable_text(_headline(part), max_bytes=max_bytes // 2)
             lines += [f"{label}{headline}", *_frames(part)]
-    except Exception:  # noqa: BLE001  Any attribute may be the user's; keep what was read.
+    except BaseException:  # noqa: BLE001  Any attribute may be the user's; keep what was read.
         lines.append(f"{type(error).__name__}: <not readable further>")
     return recordable_text("\n".join(lines), max_bytes=max_bytes)
+
+
+def error_message(error: BaseException) -> str:
+    """`str(error)`, or what its `__str__` raised. Never raises."""
+    try:
+        return str(error)
+    except BaseException as unreadable:  # noqa: BLE001  __str__ belongs to the user.
+        return f"<no message, its __str__ raised {type(unreadable).__name__}>"
 
 
 def _related(error: BaseException) -> Iterator[tuple[str, BaseException]]:
@@ -78,11 +89,7 @@ def _related(error: BaseException) -> Iterator[tuple[str, BaseException]]:
 
 
 def _headline(error: BaseException) -> str:
-    name = type_name(type(error))
-    try:
-        message = str(error)
-    except Exception as unreadable:  # noqa: BLE001  __str__ belongs to the user.
-        message = f"<no message, its __str__ raised {type(unreadable).__name__}>"
+    name, message = type_name(type(error)), error_message(error)
     return f"{name}: {message}" if message else name
 
 

@@ -29,6 +29,7 @@ FOLD_BATCH = 10_000  # count deltas folded by one transaction
 FOLD_ROUNDS_MAX = 50  # such transactions in one turn of the housekeeping
 SWEEP_BATCH = 1000  # dead nudges swept by one transaction
 
+REVISION_BLOCK = 1000  # revisions of nudges that a producer draws from the sequence at once
 NUDGE_ACCEPT_TRIES = 3  # an enable that races the accept is tried again this often
 STORE_TRIES = 8  # tries of our own transaction on a conflict or a busy database
 STORE_RETRY_MIN_SECONDS, STORE_RETRY_MAX_SECONDS = 0.005, 0.25  # pause between them, jittered

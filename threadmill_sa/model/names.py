@@ -30,6 +30,8 @@ def check_name(name: object, *, kind: str) -> str:
             f" found {len(name)}: {name!r:.200}",
             name=name,
         )
+    if name.isprintable() and name[0] != " " != name[-1]:
+        return name  # the usual case, on the path of every nudge
     for position, char in enumerate(name):
         if unicodedata.category(char) in _FORBIDDEN:
             raise InvalidNameError(

@@ -112,7 +112,7 @@ class LoopThread:
     def _main(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            self._run(loop)
             loop.run_until_complete(_cancel_strays())
             loop.run_until_complete(loop.shutdown_asyncgens())
         except BaseException:  # noqa: BLE001  A bug; it must not end unseen.
@@ -120,6 +120,20 @@ class LoopThread:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until this thread's end, whatever a handler does to it.
+
+        SystemExit in a task that a handler started leaves the loop, and `loop.stop()` ends it;
+        the other handlers go on.
+        """
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException as error:  # noqa: BLE001  Every other attempt still needs it.
+                _log.warning("event loop %r goes on after %s", self._name, type(error).__name__)
+            if self._closing and not self._tasks:
+                return
 
 
 async def _cancel_strays() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from threadmill_sa.codec import recordable_text
+from threadmill_sa.codec import error_message, recordable_text
 from threadmill_sa.engine.processing.handlers import Handler
 from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import AttemptOutcome, ClaimedJob, OrphanedJob, OutcomeKind
@@ -39,10 +39,9 @@ class FailurePath:
         if job.attempt < job.max_attempts:
             try:
                 pause = 0.0 if reason == failure.ORPHAN else self._pause(job, handler)
-            except Exception as error:  # noqa: BLE001  A policy is the user's code.
-                message = (
-                    f"backoff failed, so no retry: {type(error).__name__}: {error}\n{message}"
-                )
+            except BaseException as error:  # noqa: BLE001  A policy is the user's code.
+                told = f"{type(error).__name__}: {error_message(error)}"
+                message = f"backoff failed, so no retry: {told}\n{message}"
         return AttemptOutcome(
             job_id=job.id,
             attempt_token=job.attempt_token,

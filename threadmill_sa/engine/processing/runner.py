@@ -10,7 +10,13 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any
 
-from threadmill_sa.codec import decode_payload, encode_result, failure_text, recordable_text
+from threadmill_sa.codec import (
+    decode_payload,
+    encode_result,
+    error_message,
+    failure_text,
+    recordable_text,
+)
 from threadmill_sa.engine.processing.context import (
     Cancellation,
     JobContext,
@@ -44,7 +50,9 @@ class Runner:
         """Run a handler in this thread; a coroutine function gets an event loop of its own."""
         try:
             arguments = _arguments(job, handler, context)
-        except Exception as error:  # noqa: BLE001  A payload's classes are the user's code.
+        except self._passes:
+            raise
+        except BaseException as error:  # noqa: BLE001  A payload's classes are the user's code.
             return quarantined(job, error)
         token = enter_job(context)
         try:
@@ -67,7 +75,7 @@ class Runner:
         """Run a coroutine function on the current loop."""
         try:
             arguments = _arguments(job, handler, context)
-        except Exception as error:  # noqa: BLE001  As in `run`.
+        except BaseException as error:  # noqa: BLE001  As in `run`.
             return quarantined(job, error)
         enter_job(context)
         try:
@@ -144,15 +152,16 @@ def succeeded(job: ClaimedJob, value: object) -> AttemptOutcome:
     )
 
 
-def quarantined(job: ClaimedJob, error: Exception) -> AttemptOutcome:
+def quarantined(job: ClaimedJob, error: BaseException) -> AttemptOutcome:
     """The outcome of a job whose stored form no attempt can run; never retried."""
-    _log.error("job %s (%s) quarantined: %s", job.id, job.handler, error)
+    message = error_message(error)
+    _log.error("job %s (%s) quarantined: %s", job.id, job.handler, message)
     return AttemptOutcome(
         job_id=job.id,
         attempt_token=job.attempt_token,
         kind=OutcomeKind.QUARANTINED,
         reason=failure.QUARANTINE,
-        message=recordable_text(str(error), max_bytes=limits.FAILURE_MESSAGE_MAX_BYTES),
+        message=recordable_text(message, max_bytes=limits.FAILURE_MESSAGE_MAX_BYTES),
     )
 
 

@@ -27,6 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.schema import Sequence, Table
 from sqlalchemy.types import TypeEngine
 
+from threadmill_sa.model.limits import REVISION_BLOCK
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
 
 Instant = ColumnElement[Any]
@@ -89,8 +90,12 @@ class SqlDialect(Protocol):
         """Return an insert with the dialect's ON CONFLICT."""
         ...
 
-    def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
-        """Return the revision column of an accept, where the statement itself must draw it."""
+    def revision_block(self, sequence: Sequence) -> Select[Any] | None:
+        """Return what draws the first of limits.REVISION_BLOCK revisions; None: the table does."""
+        ...
+
+    def given_revision(self) -> Mapping[str, ColumnElement[int]]:
+        """Return the revision column of an accept, where the caller gives it."""
         ...
 
     def requested_at(self, schema: Schema) -> Instant:
@@ -161,8 +166,11 @@ class PostgresDialect:
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
 
-    def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
-        return {"revision": sequence.next_value()}
+    def revision_block(self, sequence: Sequence) -> Select[Any]:
+        return select(sequence.next_value() * REVISION_BLOCK)
+
+    def given_revision(self) -> Mapping[str, ColumnElement[int]]:
+        return {"revision": bindparam("revision", type_=BigInteger())}
 
     def requested_at(self, schema: Schema) -> Instant:
         del schema  # a slot belongs to one transaction
@@ -170,7 +178,8 @@ class PostgresDialect:
 
     def compacted_identity(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
         # Minus its revision is a slot that no transaction id can ever meet.
-        drawn = select(sequence.next_value().label("revision")).subquery("drawn")
+        block = sequence.next_value() * REVISION_BLOCK  # only its first one is used
+        drawn = select(block.label("revision")).subquery("drawn")
         return {"slot": -drawn.c.revision, "revision": drawn.c.revision}
 
     def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
@@ -231,8 +240,10 @@ class SqliteDialect:
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)
 
-    def drawn_revision(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
-        del sequence  # AUTOINCREMENT draws it
+    def revision_block(self, sequence: Sequence) -> None:
+        del sequence  # AUTOINCREMENT draws them one by one
+
+    def given_revision(self) -> Mapping[str, ColumnElement[int]]:
         return {}
 
     def requested_at(self, schema: Schema) -> Instant:

@@ -44,7 +44,7 @@ FROZEN = (
     FrozenRevision(
         "0005",
         "Pending nudges",
-        "36dc40bbf639f1f2f02438aa5a3597c97beb34b2ee626c4f4c7ac8fc1a8026cd",
+        "74f8954f6a45c75bdbec1f315e3674fe8cdbf2cc73533666f2723296c9f0c064",
     ),
     FrozenRevision(
         "0006",

@@ -46,7 +46,9 @@ class SqlJoinedWrites:
         return self._writes.task_verdicts(self._execute, names)
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
-        return self._writes.accept_nudge(self._execute, name, now=now)
+        # Only a transaction that its holder ends elsewhere is watched by its slot.
+        telling = isinstance(self.carrier, Connection)
+        return self._writes.accept_nudge(self._execute, name, telling=telling, now=now)
 
     def insert_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if jobs:
@@ -96,13 +98,17 @@ class Joining:
 
     def _require_known(self, engine: Engine, what: str) -> None:
         # Compared at the call: dispose() replaces an engine's pool, copies share it.
-        if not any(engine.pool is known.pool for known in self._engines):
-            raise ForeignSessionError(
-                f"the {what} uses {engine.url.render_as_string(hide_password=True)}, which is not"
-                f" the engine of this Threadmill ({self._describe()}); if it is another engine"
-                " of the same database, pass it to Threadmill(..., also=[engine])",
-                url=engine.url.render_as_string(hide_password=True),
-            )
+        pool = engine.pool
+        for known in self._engines:
+            if known.pool is pool:
+                return
+        url = engine.url.render_as_string(hide_password=True)
+        raise ForeignSessionError(
+            f"the {what} uses {url}, which is not the engine of this Threadmill"
+            f" ({self._describe()}); if it is another engine of the same database, pass it to"
+            " Threadmill(..., also=[engine])",
+            url=url,
+        )
 
 
 def _require_transaction(connection: Connection) -> None:

@@ -175,7 +175,9 @@ class SqlRecurring:
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
         return self._database.write(
-            lambda connection: self._writes.accept_nudge(connection.execute, name, now=now)
+            lambda connection: self._writes.accept_nudge(
+                connection.execute, name, telling=True, now=now
+            )
         )
 
     def clear_cron_nudge(self, name: str, observed: frozenset[int]) -> ClearOutcome:

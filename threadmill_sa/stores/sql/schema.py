@@ -259,7 +259,13 @@ def _cron_task_state(metadata: MetaData) -> Table:
 
 
 def _cron_nudges(metadata: MetaData, revisions: Sequence) -> Table:
-    """One row per task and accepting transaction: producers never meet."""
+    """One row per task and accepting transaction: producers never meet.
+
+    PostgreSQL has no index on the revision: producers draw it in blocks, and after a failover
+    that lost the sequence's last value two may be equal, which must not fail a caller. Its
+    replica identity is the unique constraint. See docs/decisions/0007-revisions-in-blocks.md.
+    """
+    key = PrimaryKeyConstraint("revision", name=f"pk_{PREFIX}cron_nudges")
     return Table(
         f"{PREFIX}cron_nudges",
         metadata,
@@ -269,7 +275,7 @@ def _cron_nudges(metadata: MetaData, revisions: Sequence) -> Table:
         Column("slot", BigInteger, nullable=False),
         Column("epoch", BigInteger, nullable=False),
         Column("requested_at", UtcDateTime, nullable=False),
-        PrimaryKeyConstraint("revision", name=f"pk_{PREFIX}cron_nudges"),
+        key.ddl_if(dialect="sqlite"),
         UniqueConstraint("task_name", "slot", name=f"uq_{PREFIX}cron_nudges_task_name_slot"),
         sqlite_autoincrement=True,
     )

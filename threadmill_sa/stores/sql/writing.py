@@ -14,6 +14,7 @@ from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect, record_text
+from threadmill_sa.stores.sql.numbering import RevisionBlocks
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import jobs as job_statements
 from threadmill_sa.stores.sql.statements import nudges as nudge_statements
@@ -36,21 +37,31 @@ class ProducerWrites:
     def __init__(self, schema: Schema, dialect: SqlDialect, instant: Instant) -> None:
         self._dialect = dialect
         self._instant = instant
-        self.accept = nudge_statements.accept_nudge(schema, dialect)
+        self.accept = nudge_statements.accept_nudge(schema, dialect, telling=False)
+        self._accept_telling = nudge_statements.accept_nudge(schema, dialect, telling=True)
+        self._draw = dialect.revision_block(schema.revision_sequence)
+        self._revisions = RevisionBlocks()
         self._verdict = nudge_statements.read_verdict(schema)
         self._verdicts = nudge_statements.read_verdicts(schema, dialect)
         self._insert = job_statements.insert_job(schema, dialect)
         self._insert_many = job_statements.insert_jobs(schema, dialect)
 
     def accept_nudge(
-        self, execute: Execute, name: str, *, now: datetime | None = None
+        self, execute: Execute, name: str, *, telling: bool, now: datetime | None = None
     ) -> NudgeOutcome:
-        """Accept a nudge of `name`, or say why not, without an error of the database."""
-        parameters = {"name": name, "now": self._instant(now)}
+        """Accept a nudge of `name`, or say why not, without an error of the database.
+
+        Args:
+            telling: whether the outcome must name the slot.
+        """
+        binds: dict[str, Any] = {"name": name, "now": self._instant(now)}
+        if self._draw is not None:
+            draw = self._draw
+            binds["revision"] = self._revisions.next(lambda: execute(draw, {}).scalar_one())
         for _ in range(limits.NUDGE_ACCEPT_TRIES):
-            accepted = execute(self.accept, parameters).one_or_none()
+            accepted = self._accept(execute, binds, telling=telling)
             if accepted is not None:
-                return NudgeOutcome(NudgeVerdict.ACCEPTED, accepted.revision, accepted.slot)
+                return accepted
             enabled = execute(self._verdict, {"name": name}).scalar_one_or_none()
             if enabled is None:
                 return NudgeOutcome(NudgeVerdict.UNKNOWN_TASK)
@@ -58,6 +69,18 @@ class ProducerWrites:
                 break
             # Enabled between the two statements: try again rather than report a pause.
         return NudgeOutcome(NudgeVerdict.DISABLED)
+
+    def _accept(
+        self, execute: Execute, binds: Mapping[str, Any], *, telling: bool
+    ) -> NudgeOutcome | None:
+        if telling or self._draw is None:
+            row = execute(self._accept_telling, binds).one_or_none()
+            accepted = row is not None
+            revision, slot = (row.revision, row.slot) if row is not None else (None, None)
+        else:
+            accepted = execute(self.accept, binds).rowcount == 1
+            revision, slot = binds["revision"], None
+        return NudgeOutcome(NudgeVerdict.ACCEPTED, revision, slot) if accepted else None
 
     def task_verdicts(self, execute: Execute, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
         """Return the verdict for each name by the transaction's snapshot."""

@@ -24,8 +24,10 @@ from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
 
 
-def accept_nudge(schema: Schema, dialect: SqlDialect) -> Any:
+def accept_nudge(schema: Schema, dialect: SqlDialect, *, telling: bool) -> Any:
     """Accept a nudge of an enabled task, or insert nothing; never waits for another producer.
+
+    With `telling` it returns revision and slot; without, the row count says all, at a fifth less.
 
     The row is sourced from the definition, so check and write are one statement and a missing
     task can raise no error. One row per task and transaction: no transaction ever meets a row
@@ -36,7 +38,7 @@ def accept_nudge(schema: Schema, dialect: SqlDialect) -> Any:
         "task_name": tasks.c.name,
         "slot": dialect.transaction_slot(),
         "epoch": tasks.c.epoch,
-        **dialect.drawn_revision(schema.revision_sequence),
+        **dialect.given_revision(),
         "requested_at": dialect.requested_at(schema),
     }
     rows = (
@@ -44,9 +46,10 @@ def accept_nudge(schema: Schema, dialect: SqlDialect) -> Any:
         .where(tasks.c.name == bindparam("name", type_=String()))
         .where(tasks.c.enabled == true())
     )
-    return dialect.keep_one_per_slot(nudges, list(source), rows).returning(
-        nudges.c.revision, nudges.c.slot
-    )
+    accept = dialect.keep_one_per_slot(nudges, list(source), rows)
+    if telling:
+        return accept.returning(nudges.c.revision, nudges.c.slot)
+    return accept.execution_options(preserve_rowcount=True)
 
 
 def read_verdicts(schema: Schema, dialect: SqlDialect) -> Select[Any]:

@@ -1,0 +1,36 @@
+"""Revisions drawn in blocks, so that an accept needs no answer from the server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from threading import Lock
+
+from threadmill_sa.model.limits import REVISION_BLOCK
+
+
+class RevisionBlocks:
+    """Hands out revisions one by one; draws the next block when the last one is used up.
+
+    A revision is an identity, never an order. The lock is never held while SQL runs: two
+    producers that draw at once each get a block, and one of the blocks is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pid = os.getpid()
+        self._upcoming = self._end = 0
+
+    def next(self, draw: Callable[[], int]) -> int:
+        """Return a revision; `draw` gives the first of limits.REVISION_BLOCK new ones."""
+        with self._lock:
+            # A forked child must not go on with its parent's block.
+            if self._upcoming < self._end and self._pid == os.getpid():
+                revision = self._upcoming
+                self._upcoming += 1
+                return revision
+        first = draw()
+        with self._lock:
+            self._pid = os.getpid()
+            self._upcoming, self._end = first + 1, first + REVISION_BLOCK
+        return first
