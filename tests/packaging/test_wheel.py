@@ -57,7 +57,8 @@ def test_the_wheel_holds_the_package_its_marker_and_every_revision(distributions
 
 def test_the_sdist_holds_sources_only(distributions: Path) -> None:
     (archive,) = distributions.glob("*.tar.gz")
-    names = [name.split("/", 1)[1] for name in tarfile.open(archive).getnames() if "/" in name]
+    with tarfile.open(archive) as opened:
+        names = [name.split("/", 1)[1] for name in opened.getnames() if "/" in name]
 
     assert {"pyproject.toml", "README.md", "alembic/env.py", "LICENSE"} <= set(names)
     assert not [name for name in names if name.startswith((".venv", ".git/", "dist/"))]

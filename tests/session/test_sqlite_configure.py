@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from tests.session.conftest import PUMP
 from threadmill_sa.errors import InvalidValueError, UnsupportedStoreError
 from threadmill_sa.sqlite import configure, is_configured
 
@@ -124,6 +125,32 @@ def test_autocommit_connections_stay_autocommit_and_do_no_harm_afterwards(engine
             connection.execute(text("INSERT INTO t VALUES (2)"))
         connection.rollback()
     assert count(engine) == 1
+
+
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "SERIALIZABLE", "READ UNCOMMITTED"])
+def test_a_use_at_another_isolation_level_leaves_joining_in_savepoints_intact(sqlite_desk, level):
+    with sqlite_desk.engine.connect().execution_options(isolation_level=level) as connection:
+        connection.execute(text("SELECT 1"))
+    with Session(sqlite_desk.engine) as session, session.begin():
+        with session.begin_nested():
+            sqlite_desk.nudge([PUMP], session)
+        assert session.connection().connection.dbapi_connection.isolation_level is None
+    assert sqlite_desk.pending() == 1
+
+
+def test_an_async_use_in_autocommit_leaves_the_begin_to_sqlalchemy(url):
+    async def run() -> None:
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        configure(engine)
+        async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            await connection.execute(text("SELECT 1"))
+        async with engine.begin() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert driver.isolation_level is None
+            assert driver.in_transaction
+        await engine.dispose()
+
+    asyncio.run(run())
 
 
 def test_a_refused_commit_leaves_no_transaction_in_the_pool(engine):
