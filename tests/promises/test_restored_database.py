@@ -72,6 +72,21 @@ def test_pending_nudges_are_moved_out_of_reach_of_new_transaction_ids_by(
     assert pg_shop.settle() == 2
 
 
+def test_revisions_that_are_equal_after_a_failover_do_not_stop_the_start(pg_shop: Shop):
+    """A lost last value of the sequence may have drawn some of them twice."""
+    pg_shop.nudge(PUMP)
+    _restore(pg_shop)
+    with pg_shop.sql.begin() as connection:
+        connection.execute(text("UPDATE threadmill_cron_nudges SET revision = 7"))
+
+    pg_shop.store.check_ready()
+
+    slots = _slots(pg_shop.sql)
+    assert len(set(slots)) == len(slots) == 3
+    assert max(slots) < 0
+    assert pg_shop.settle() == 2
+
+
 def test_the_same_server_is_left_alone(pg_shop: Shop):
     pg_shop.nudge()
     slots = _slots(pg_shop.sql)

@@ -9,6 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "25006"})
+_UNDEFINED_TABLE = "42P01"
 _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
 
 
@@ -34,6 +35,12 @@ def classify(error: BaseException) -> Fault:
     if lost or state in _OUTAGE_STATES or _never_connected(error, state):
         return Fault.OUTAGE
     return Fault.OTHER
+
+
+def lacks_table(error: DBAPIError) -> bool:
+    """Return True when a statement of ours met a database without our tables."""
+    missing = str(error.orig).startswith("no such table: ")  # SQLite has no code of its own for it
+    return missing or sql_state(error) == _UNDEFINED_TABLE
 
 
 def _never_connected(error: DBAPIError, state: str | None) -> bool:

@@ -54,6 +54,7 @@ FROZEN = (
 )
 BY_REVISION = {entry.revision: entry for entry in FROZEN}
 HEAD = FROZEN[-1].revision
+UPGRADE_COMMAND = "threadmill-sa db upgrade"  # brings a database to HEAD
 
 
 def checksum_of(text: str) -> str:

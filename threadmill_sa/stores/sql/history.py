@@ -15,13 +15,12 @@ from threadmill_sa.errors import (
     SchemaMissingError,
     StoreInvariantError,
 )
-from threadmill_sa.stores.sql.frozen import BY_REVISION, FROZEN
+from threadmill_sa.stores.sql.frozen import BY_REVISION, FROZEN, UPGRADE_COMMAND
 from threadmill_sa.stores.sql.schema import PREFIX
 
 HISTORY_TABLE = "threadmill_schema_history"
 VERSION_TABLE = "threadmill_alembic_version"
 SCHEMA_OPTION = "threadmill_schema"  # of a migration context
-UPGRADE_COMMAND = "threadmill-sa db upgrade"
 _CLOCK = {
     "postgresql": "pg_catalog.clock_timestamp()",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER) * 1000",

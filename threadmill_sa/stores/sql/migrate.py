@@ -15,10 +15,9 @@ from threadmill_sa.errors import (
     SchemaAheadError,
     SchemaEditedError,
 )
-from threadmill_sa.stores.sql.frozen import BY_REVISION, HEAD
+from threadmill_sa.stores.sql.frozen import BY_REVISION, HEAD, UPGRADE_COMMAND
 from threadmill_sa.stores.sql.grants import producer_grants
 from threadmill_sa.stores.sql.history import (
-    UPGRADE_COMMAND,
     VERSION_TABLE,
     read_history,
     require_complete,

@@ -14,10 +14,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from threadmill_sa.clock import Clock, SystemClock
-from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
+from threadmill_sa.errors import (
+    SchemaMissingError,
+    StoreInvariantError,
+    StoreUnavailableError,
+)
 from threadmill_sa.model import limits
 from threadmill_sa.stores.sql.dialects import SqlDialect
-from threadmill_sa.stores.sql.faults import Fault, classify
+from threadmill_sa.stores.sql.faults import Fault, classify, lacks_table
+from threadmill_sa.stores.sql.frozen import UPGRADE_COMMAND
 
 T = TypeVar("T")
 
@@ -59,7 +64,8 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction of ours; run it again on a conflict, which left nothing.
 
-        Raises: StoreUnavailableError when the store stays busy or cannot be reached.
+        Raises: StoreUnavailableError when the store stays busy or cannot be reached;
+            SchemaMissingError when it was never migrated.
         """
         return self._run(self._writer, work)
 
@@ -85,6 +91,11 @@ class Database:
                 ) from error
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = classify(error)
+                if isinstance(error, DBAPIError) and lacks_table(error):
+                    raise SchemaMissingError(
+                        f"the database lacks a table of this release ({_first_line(error)}):"
+                        f" run `{UPGRADE_COMMAND}`, or tm.schema.migrate()"
+                    ) from error
                 if fault is Fault.OTHER:
                     raise
                 tries += 1

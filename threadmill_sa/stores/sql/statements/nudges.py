@@ -12,7 +12,6 @@ from sqlalchemy import (
     String,
     bindparam,
     delete,
-    func,
     insert,
     literal,
     select,
@@ -20,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import Delete, Insert
 
+from threadmill_sa.model.limits import REVISION_BLOCK
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
 
@@ -128,6 +128,10 @@ def sweep_dead(schema: Schema) -> Any:
 
 
 def shield_slots(schema: Schema) -> Any:
-    """Move slots out of the reach of a new cluster's transaction ids (a restored database)."""
+    """Move slots out of the reach of a new cluster's transaction ids (a restored database).
+
+    Each gets a freshly drawn one, as a compacted nudge does: two revisions may be equal.
+    """
     nudges = schema.cron_nudges
-    return nudges.update().where(nudges.c.slot > 0).values(slot=-func.abs(nudges.c.revision))
+    drawn = schema.revision_sequence.next_value() * REVISION_BLOCK
+    return nudges.update().where(nudges.c.slot > 0).values(slot=-drawn)
