@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -72,7 +72,7 @@ class Threadmill:
             once before they start. A producer's call never checks.
         enqueue_mode: the mode of calls with a session; None joins where the store can.
         clock: an injected clock, for tests; None is the store's own.
-    Raises: UnsupportedStoreError for other dialects and for SQLite in memory.
+    Raises: UnsupportedStoreError for other dialects and for SQLite in memory; InvalidValueError.
     """
 
     def __init__(
@@ -546,14 +546,41 @@ def _choose_store(
             " same database and pass the async one as also=[async_engine]"
         )
     if not isinstance(engine, Engine):
+        if not hasattr(engine, "capabilities"):
+            raise InvalidValueError(
+                # Not the value: a URL as text may hold a password.
+                f"engine must be a sync Engine or a JobStore, found {type(engine).__name__}: pass"
+                " what create_engine(url) returns, or use Threadmill.in_memory()",
+                found=type(engine).__name__,
+            )
         return engine, None
-    others = [each if isinstance(each, Engine) else each.sync_engine for each in also]
+    others = [_sync_engine(each) for each in _engines(also)]
     store = SqlStore(engine, also=others, schema=schema, clock=clock)
     return store, store.manager
 
 
+def _engines(also: object) -> Iterable[object]:
+    if isinstance(also, str) or not isinstance(also, Iterable):
+        raise InvalidValueError(
+            f"also must be a list of engines, found {type(also).__name__}: pass also=[engine]",
+            found=type(also).__name__,
+        )
+    return also
+
+
+def _sync_engine(each: object) -> Engine:
+    engine = getattr(each, "sync_engine", each)
+    if not isinstance(engine, Engine):
+        raise InvalidValueError(
+            f"also must hold engines, found {type(each).__name__}: pass what create_engine(url)"
+            " or create_async_engine(url) returns",
+            found=type(each).__name__,
+        )
+    return engine
+
+
 def _distinct(tasks: Sequence[str]) -> list[str]:
-    if isinstance(tasks, str) or not tasks:
+    if isinstance(tasks, str) or not tasks or not isinstance(tasks, Iterable):
         raise InvalidValueError(
             f"tasks must be a list of names with at least one, found {tasks!r:.200}", value=tasks
         )

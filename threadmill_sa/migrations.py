@@ -23,6 +23,7 @@ from threadmill_sa.stores.sql.history import (
     require_known,
     target_schema,
 )
+from threadmill_sa.stores.sql.servers import check_schema_name
 from threadmill_sa.stores.sql.upgrader import own_names, run_alone
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ def upgrade(op: Any, to: str, *, since: str | None = None, schema: str | None = 
     Runs on the host's connection and in its transaction (a savepoint of it), and records our
     version table and history. Applied revisions are skipped. `since` is read under `--sql` only:
     the revision that an earlier revision of the host brought (None: none).
-    Raises: InvalidValueError for an unknown revision; SchemaAheadError, SchemaEditedError.
+    Raises: InvalidValueError for an unknown revision or a schema name that cannot be used;
+    SchemaAheadError, SchemaEditedError.
     """
     _require_revision(to)
     context: MigrationContext = op.get_context()
+    check_schema_name(context.dialect.name, schema)
     if not context.as_sql:
         with _host_connection(context) as connection:
             run_alone(connection, lambda: _apply(connection, to, schema), schema=schema)
@@ -82,6 +85,7 @@ def downgrade(op: Any, to: str, *, since: str | None = None, schema: str | None 
     if to != BASE:
         _require_revision(to)
     context: MigrationContext = op.get_context()
+    check_schema_name(context.dialect.name, schema)
     if not context.as_sql:
         with _host_connection(context) as connection:
             run_alone(connection, lambda: _take_back(connection, to, schema), schema=schema)

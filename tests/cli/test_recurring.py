@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -240,3 +241,17 @@ def test_a_name_with_control_characters_is_refused(url: str) -> None:
 
     assert result.exit_code == 1
     assert json.loads(result.stdout)["error"]["code"] == "TM-V02"
+
+
+def test_a_database_that_does_not_answer_is_one_line_and_exit_code_1() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        found = invoke(
+            "recurring", "list", "--json", "--url", f"postgresql://a@127.0.0.1:{port}/b"
+        )
+
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["error"]["code"] == "TM-D02"
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1

@@ -244,6 +244,18 @@ CASES: dict[str, Bad] = {
     "name with half a surrogate pair": Bad(
         _nudge("a\ud800"), "InvalidNameError", "TM-V02", (r"\ud800",)
     ),
+    "names that are no list": Bad(
+        lambda tm, session: tm.nudge_many(5, session),  # type: ignore[arg-type]
+        "InvalidValueError",
+        "TM-V01",
+        ("5", "a list of names"),
+    ),
+    "entries that are no list": Bad(
+        lambda tm, session: tm.enqueue_many(None, session),  # type: ignore[arg-type]
+        "InvalidValueError",
+        "TM-V01",
+        ("None", "a list of pairs"),
+    ),
     "empty name": Bad(_nudge(""), "InvalidNameError", "TM-V02", ("''",)),
     "name that is no text": Bad(_nudge(7), "InvalidNameError", "TM-V02", ("7",)),
     "payload over the limit": Bad(
@@ -347,10 +359,9 @@ def _check(error: ThreadmillError, bad: Bad) -> None:
 
 @pytest.mark.parametrize("mode", ["join_transaction", "after_commit"])
 def test_a_session_of_another_database_is_refused_without_sql(
-    desk: Desk, tmp_path: Path, mode: str
+    schema_engine: Engine, tmp_path: Path, mode: str
 ):
-    if not desk.tm.store.capabilities.joins:
-        return  # business rows may be anywhere
+    desk = Desk(Threadmill(schema_engine), schema_engine)
     with engine_for(f"sqlite:///{tmp_path / 'foreign.db'}") as foreign:
         with Session(foreign) as session:
             with pytest.raises(ThreadmillError) as caught:
@@ -361,6 +372,7 @@ def test_a_session_of_another_database_is_refused_without_sql(
         assert "foreign.db" in str(error)
         assert "also=" in str(error)
     assert desk.everything() == desk.before
+    desk.tm.close()
 
 
 def test_join_on_a_store_that_cannot_is_refused_with_the_reason(tmp_path: Path):
@@ -499,6 +511,32 @@ def test_a_producers_call_on_a_database_without_our_schema_leaves_the_message_of
                 tm.enqueue("mail", 1, session=session)
             session.execute(text("CREATE TABLE mine (x INTEGER)"))
             session.commit()
+
+
+@pytest.mark.parametrize("given", ["postgresql://app:s3cret@h/shop", None, 5, object()])
+def test_what_is_no_engine_is_refused_without_showing_a_password(given: Any):
+    with pytest.raises(tm_errors.InvalidValueError, match="pass what create_engine") as caught:
+        Threadmill(given)
+    assert caught.value.code == "TM-V01"
+    assert type(given).__name__ in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("also", ["sqlite:///x.db", 5, [None], ["sqlite:///x.db"], "an engine"])
+def test_other_engines_that_are_none_are_refused_at_construction(tmp_path: Path, also: Any):
+    with engine_for(f"sqlite:///{tmp_path / 'shop.db'}") as engine:
+        given = engine if also == "an engine" else also
+        with pytest.raises(tm_errors.InvalidValueError, match="also must .*: pass") as caught:
+            Threadmill(engine, also=given)
+        assert caught.value.code == "TM-V01"
+
+
+@pytest.mark.parametrize("schema", ["", "x" * 64, "é" * 32, "50%", "a\0b", "pg_temp", 5])
+def test_a_schema_that_no_server_takes_is_refused_without_connecting(schema: Any):
+    engine = create_engine("postgresql+psycopg://app@127.0.0.1:1/nowhere")
+    with pytest.raises(tm_errors.InvalidValueError) as caught:
+        Threadmill(engine, schema=schema)
+    assert repr(schema) in str(caught.value)
 
 
 def test_names_are_compared_by_exact_code_points_on_every_store(desk: Desk):

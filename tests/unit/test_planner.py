@@ -285,3 +285,25 @@ def test_a_plan_depends_on_nothing_but_the_reading_and_the_ids() -> None:
     read = reading(pending=MANY)
 
     assert Planner(ids())(read) == Planner(ids())(read)
+
+
+@pytest.mark.parametrize("field", ["trigger_kind", "missed_run_policy"])
+def test_a_word_that_this_release_does_not_know_breaks_its_task_and_stays_broken(
+    field: str,
+) -> None:
+    unknown = task(**{field: "weekly"})
+
+    first = plan(reading(unknown))
+    broken_at = DUE - timedelta(seconds=BROKEN_RETRY_SECONDS)
+    again = plan(reading(unknown, next_run_at=None, broken_reason="bad", broken_at=broken_at))
+
+    for decided in (first, again):
+        assert decided.result is TickResult.BROKEN
+        assert state_of(decided).next_run_at is None
+        assert "'weekly' is unknown: expected" in (state_of(decided).broken_reason or "")
+
+
+def test_a_nudge_of_a_task_with_an_unknown_word_still_runs() -> None:
+    decided = plan(reading(task(missed_run_policy="weekly"), pending=ONE))
+
+    assert [job.cron_origin for job in decided.jobs] == [CronOrigin.NUDGE]

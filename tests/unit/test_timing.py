@@ -105,6 +105,21 @@ def test_another_timing_mends_what_was_broken() -> None:
     assert state.next_run_at == T0 + timedelta(minutes=28)
 
 
+def test_the_same_timing_mends_what_was_broken_and_starts_what_was_stopped() -> None:
+    broken = replace(RAN, next_run_at=None, broken_reason="bad", broken_at=T0)
+
+    for stopped in (broken, replace(RAN, next_run_at=None)):
+        assert edited_state(TEN, stopped, now=T0) == replace(
+            RAN, next_run_at=T0 + timedelta(minutes=10)
+        )
+
+
+def test_the_same_timing_of_a_paused_task_starts_nothing() -> None:
+    paused = replace(RAN, next_run_at=None)
+
+    assert edited_state(replace(TEN, enabled=False), paused, now=LATER) is paused
+
+
 def test_a_pause_takes_the_next_run_and_the_fault_away() -> None:
     broken = replace(RAN, broken_reason="bad", broken_at=T0)
 

@@ -321,6 +321,13 @@ class TestEdges:
             Cron("@daily"), self.LAST, not_before=first, anchor=ANCHOR
         )
 
+    def test_an_anchor_at_the_end_of_the_calendar_is_refused_with_its_instant(self):
+        end = datetime.max.replace(tzinfo=UTC)
+
+        with pytest.raises(ScheduleError, match=r"9999.*no room for a first fire 1:00:00 later"):
+            Every(hours=1, anchor=end)
+        assert Every(hours=1, anchor=end - 60 * MINUTE).anchor == end - 60 * MINUTE
+
     def test_an_instant_beyond_the_calendar_in_utc_is_a_schedule_error(self):
         west = timezone(timedelta(hours=-5))
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
+from threadmill_sa._util.forks import renew_in_child
+
 _SEQUENCE_BITS = 42  # below version and variant: 12 bits of rand_a and the top 30 of rand_b
 _RANDOM_BITS = 32
 
@@ -21,6 +23,11 @@ class Uuid7Source:
 
     def __init__(self, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self._entropy = entropy
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Go on without the parent's lock and counter."""
         self._lock = threading.Lock()
         self._millis = -1
         self._counter = 0

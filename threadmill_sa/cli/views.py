@@ -61,7 +61,7 @@ def task_fields(view: CronTaskView) -> dict[str, str]:
         "payload": NOTHING if view.payload is None else view.payload,
         "queue": view.queue,
         "priority": str(view.priority),
-        "missed runs": view.missed_run_policy.value,
+        "missed runs": str(view.missed_run_policy),
         "timeout": NOTHING if view.timeout_seconds is None else f"{view.timeout_seconds:g} s",
         "max attempts": NOTHING if view.max_attempts is None else str(view.max_attempts),
         "nudged": NOTHING,

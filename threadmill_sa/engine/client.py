@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -77,6 +77,11 @@ class JobFactory:
         self, entries: Sequence[tuple[HandlerFunction | str, object]], **options: Any
     ) -> list[NewJob]:
         """Return one job per (handler, payload), in order; the first bad one names its index."""
+        if not isinstance(entries, Iterable):
+            raise InvalidValueError(
+                f"entries must be a list of pairs (handler, payload), found {entries!r:.200}",
+                value=entries,
+            )
         jobs = []
         for index, entry in enumerate(entries):
             if not isinstance(entry, tuple) or len(entry) != 2:  # noqa: PLR2004 - a pair

@@ -29,11 +29,13 @@ class MissedRunPolicy(StrEnum):
 class CronTask:
     """The definition of a recurring task; the trigger is text, since a stored one may be broken.
 
+    A word that this release does not know, of a newer one or edited by hand, is kept as text.
+
     `enabled` is the code's wish on creation only; afterwards it belongs to operators.
     """
 
     name: str
-    trigger_kind: TriggerKind
+    trigger_kind: TriggerKind | str
     trigger_value: str
     zone: str
     handler: str
@@ -41,7 +43,7 @@ class CronTask:
     payload: str | None = None
     queue: str = "default"
     priority: int = 0
-    missed_run_policy: MissedRunPolicy = MissedRunPolicy.DROP
+    missed_run_policy: MissedRunPolicy | str = MissedRunPolicy.DROP
     timeout_seconds: float | None = None
     max_attempts: int | None = None
     enabled: bool = True
@@ -70,14 +72,14 @@ class CronTaskView:
     """Definition, schedule state and pending nudges of one task, read together."""
 
     name: str
-    trigger_kind: TriggerKind
+    trigger_kind: TriggerKind | str
     trigger_value: str
     zone: str
     handler: str
     payload: str | None
     queue: str
     priority: int
-    missed_run_policy: MissedRunPolicy
+    missed_run_policy: MissedRunPolicy | str
     timeout_seconds: float | None
     max_attempts: int | None
     enabled: bool

@@ -29,7 +29,8 @@ def edited_state(
     Args:
         task: the new definition with the stored `enabled` and anchor.
     """
-    if state.timing_fingerprint == task.timing_fingerprint:
+    stopped = task.enabled and state.next_run_at is None  # broken, or edited by hand
+    if state.timing_fingerprint == task.timing_fingerprint and not stopped:
         return state
     state = replace(
         state, timing_fingerprint=task.timing_fingerprint, broken_reason=None, broken_at=None

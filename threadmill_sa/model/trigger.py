@@ -53,7 +53,8 @@ class Every:
     The interval is one `timedelta` or the sum of the named parts, rounded to microseconds.
     `anchor` is an aware instant; without one it is the moment of registration.
 
-    Raises: ScheduleError outside 1 ms .. 100 years; NaiveDatetimeError for a naive anchor.
+    Raises: ScheduleError outside 1 ms .. 100 years, and for an anchor whose first fire no calendar
+        has; NaiveDatetimeError for a naive anchor.
     """
 
     interval: timedelta
@@ -80,6 +81,7 @@ class Every:
         }
         object.__setattr__(self, "interval", _checked_interval(interval, parts))
         object.__setattr__(self, "anchor", None if anchor is None else _utc(anchor, "anchor"))
+        _require_first_fire(self)
 
 
 Trigger = Cron | Every
@@ -244,6 +246,19 @@ def _checked_interval(interval: object, parts: dict[str, float]) -> timedelta:
         )
     # A subclass of timedelta may not round-trip through text.
     return timedelta(microseconds=interval // _MICROSECOND)
+
+
+def _require_first_fire(every: Every) -> None:
+    if every.anchor is None:
+        return
+    try:
+        _ = every.anchor + every.interval
+    except OverflowError as err:
+        raise ScheduleError(
+            f"anchor {every.anchor!r} leaves no room for a first fire {every.interval} later:"
+            " expected one before the year 10000",
+            anchor=every.anchor,
+        ) from err
 
 
 def _seconds_text(interval: timedelta) -> str:

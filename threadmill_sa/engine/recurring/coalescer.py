@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Condition, Lock
 
+from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.model.nudge import NudgeOutcome
 
 
@@ -22,6 +23,11 @@ class NudgeCoalescer:
 
     def __init__(self, write: Callable[[str], NudgeOutcome]) -> None:
         self._write = write
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Wait for nothing that a thread of the parent process was about to write."""
         self._lock = Lock()
         self._current: dict[str, _Round] = {}  # in flight, or handed over and about to be
 

@@ -25,6 +25,7 @@ from threadmill_sa.spi.recurring import NudgeAction, TaskPlan, TaskReading, Tick
 
 DEFAULT_MAX_ATTEMPTS = 5  # the declared default of a job; registration resolves others
 
+_POLICIES = tuple(policy.value for policy in MissedRunPolicy)
 _BROKEN_RETRY = timedelta(seconds=BROKEN_RETRY_SECONDS)
 
 
@@ -140,6 +141,12 @@ def _fires(
     Raises: ScheduleError for a stored trigger that cannot be evaluated, at this instant or ever.
     """
     trigger = parse_trigger(task.trigger_kind, task.trigger_value, task.zone)
+    if task.missed_run_policy not in _POLICIES:
+        raise ScheduleError(
+            f"missed-run policy {task.missed_run_policy!r} is unknown: expected"
+            f" {' or '.join(map(repr, _POLICIES))}",
+            task=task.name,
+        )
     anchor = task.anchor_at or now
     if overdue is None:
         return (), next_fire(trigger, now, anchor=anchor)

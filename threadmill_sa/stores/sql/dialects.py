@@ -120,22 +120,24 @@ class SqlDialect(Protocol):
 
 
 class PostgresDialect:
+    """PostgreSQL; functions are named with their schema, whatever a caller's search path says."""
+
     name = "postgresql"
     own_clock = True
 
     def now_value(self) -> Instant:
-        clock: ColumnElement[Any] = func.clock_timestamp(type_=UtcDateTime())
+        clock: ColumnElement[Any] = func.pg_catalog.clock_timestamp(type_=UtcDateTime())
         return func.coalesce(now_parameter(), clock, type_=UtcDateTime())
 
     def clock_value(self) -> Instant:
-        return func.clock_timestamp(type_=UtcDateTime())
+        return func.pg_catalog.clock_timestamp(type_=UtcDateTime())
 
     def now_bound(self) -> Instant:
         # Evaluated once: a bare clock_timestamp() is volatile and would scan every row.
         return select(self.now_value()).scalar_subquery()
 
     def later(self, instant: Instant, seconds: ColumnElement[Any]) -> Instant:
-        span = func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        span = func.pg_catalog.make_interval(0, 0, 0, 0, 0, 0, seconds)
         return instant.op("+", return_type=UtcDateTime())(span)
 
     def member(
@@ -154,7 +156,9 @@ class PostgresDialect:
         return column == func.any(func.array(ids))
 
     def records(self, name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
-        rows = func.json_to_recordset(cast(bindparam(name, type_=Text()), postgresql.JSON))
+        rows = func.pg_catalog.json_to_recordset(
+            cast(bindparam(name, type_=Text()), postgresql.JSON)
+        )
         typed = [column(key, type_) for key, type_ in columns.items()]
         return rows.table_valued(*typed, name="records").render_derived(with_types=True)
 
@@ -191,7 +195,7 @@ class PostgresDialect:
         return select(schema.epoch_sequence.next_value())
 
     def transaction_slot(self) -> ColumnElement[int]:
-        return cast(cast(func.pg_current_xact_id(), Text), BigInteger)
+        return cast(cast(func.pg_catalog.pg_current_xact_id(), Text), BigInteger)
 
 
 class SqliteDialect:

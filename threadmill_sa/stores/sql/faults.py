@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
 _OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "25006"})
 _UNDEFINED_TABLE = "42P01"
-_SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
+_SQLITE_BUSY, _SQLITE_LOCKED, _SQLITE_CANTOPEN = 5, 6, 14
 
 
 class Fault(Enum):
@@ -28,10 +28,11 @@ def classify(error: BaseException) -> Fault:
     if not isinstance(error, DBAPIError):
         return Fault.OTHER
     state = sql_state(error)
-    busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in {_SQLITE_BUSY, _SQLITE_LOCKED}
-    if busy or state in _CONFLICT_STATES:
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    if code in {_SQLITE_BUSY, _SQLITE_LOCKED} or state in _CONFLICT_STATES:
         return Fault.CONFLICT
-    lost = error.connection_invalidated or (state is not None and state.startswith("08"))
+    lost = error.connection_invalidated or code == _SQLITE_CANTOPEN
+    lost = lost or (state is not None and state.startswith("08"))
     if lost or state in _OUTAGE_STATES or _never_connected(error, state):
         return Fault.OUTAGE
     return Fault.OTHER

@@ -31,6 +31,7 @@ from threadmill_sa.stores.sql.servers import (
     check_schema_name,
     check_server,
     check_supported,
+    connected,
     is_supported,
 )
 from threadmill_sa.stores.sql.upgrader import UPGRADE_WAIT_SECONDS, run_alone
@@ -41,7 +42,8 @@ __all__ = ["SchemaManager", "check_server", "check_supported", "is_supported"]
 class SchemaManager:
     """Brings one database's schema to this release, and says whether it is there.
 
-    Every method that connects refuses an unsupported server first (UnsupportedStoreError).
+    Every method that connects refuses an unsupported server first (UnsupportedStoreError), and
+    raises StoreUnavailableError where no server answers.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class SchemaManager:
     def _connection(self) -> Iterator[Connection]:
         check_supported(self._engine)
         check_schema_name(self._engine.dialect.name, self._schema)
-        with self._engine.connect() as connection:
+        with connected(self._engine) as connection:
             # The user's own options must neither rename our tables nor commit each statement.
             connection.execution_options(schema_translate_map=None)
             if connection.dialect.name == "postgresql":

@@ -36,6 +36,8 @@ from threadmill_sa.stores.sql.statements.recurring import DEFINITION, STATE
 
 RESULT_NOTE = "threadmill.truncated.result"
 
+_KINDS = {kind.value: kind for kind in TriggerKind}
+_POLICIES = {policy.value: policy for policy in MissedRunPolicy}
 _STATE_AFTER = {
     OutcomeKind.SUCCEEDED: JobState.SUCCEEDED,
     OutcomeKind.RETRY: JobState.SCHEDULED,
@@ -162,14 +164,14 @@ def definition_values(task: CronTask) -> dict[str, Any]:
     """Return the code's fields of a definition, as binds."""
     return {
         "task": task.name,
-        "trigger_kind": task.trigger_kind.value,
+        "trigger_kind": str(task.trigger_kind),
         "trigger_value": task.trigger_value,
         "zone": task.zone,
         "handler": task.handler,
         "payload": task.payload,
         "queue": task.queue,
         "priority": task.priority,
-        "missed_run_policy": task.missed_run_policy.value,
+        "missed_run_policy": str(task.missed_run_policy),
         "timeout_seconds": task.timeout_seconds,
         "max_attempts": task.max_attempts,
         "anchor_at": task.anchor_at,
@@ -183,8 +185,10 @@ def state_values(state: CronTaskScheduleState) -> dict[str, Any]:
 
 def _typed_definition(row: Any) -> dict[str, Any]:
     fields = {name: getattr(row, name) for name in DEFINITION}
-    fields["trigger_kind"] = TriggerKind(row.trigger_kind)
-    fields["missed_run_policy"] = MissedRunPolicy(row.missed_run_policy)
+    # A word that is unknown here must break its own task only: lists, registrations and the
+    # other tasks of a batch are read by the same code.
+    fields["trigger_kind"] = _KINDS.get(row.trigger_kind, row.trigger_kind)
+    fields["missed_run_policy"] = _POLICIES.get(row.missed_run_policy, row.missed_run_policy)
     return fields
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import URL, Connection, Engine, make_url, text
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from threadmill_sa.errors import InvalidValueError, UnsupportedStoreError
+from sqlalchemy import URL, Connection, Engine, make_url, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from threadmill_sa.errors import (
+    InvalidValueError,
+    StoreUnavailableError,
+    UnsupportedStoreError,
+)
+from threadmill_sa.stores.sql.faults import Fault, classify
 
 POSTGRESQL_MIN = 15
 SQLITE_MIN = (3, 35)  # RETURNING
+SCHEMA_MAX_BYTES = 63  # the server cuts longer names, and then does not find them
 _IN_MEMORY = (
     "an in-memory SQLite database lives in one connection and cannot hold jobs; "
     "use a file, or Threadmill.in_memory()"
@@ -51,11 +62,38 @@ def check_supported(engine: Engine) -> None:
 def check_server(engine: Engine) -> None:
     """Refuse a dialect, server version or in-memory database that is not supported.
 
-    Raises: UnsupportedStoreError with what was found, expected and the advice.
+    Raises: UnsupportedStoreError with what was found, expected and the advice;
+    StoreUnavailableError.
     """
     check_supported(engine)
-    with engine.connect() as connection:
+    with connected(engine) as connection:
         check_connection(connection)
+
+
+@contextmanager
+def connected(engine: Engine) -> Iterator[Connection]:
+    """A connection from the engine's pool, given back at the end.
+
+    Raises: StoreUnavailableError when none can be had.
+    """
+    try:
+        connection = engine.connect()
+    except (DBAPIError, PoolTimeoutError) as error:
+        if classify(error) is Fault.OTHER:
+            raise
+        raise unavailable(engine, getattr(error, "orig", None) or error) from error
+    with connection:
+        yield connection
+
+
+def unavailable(engine: Engine, reason: BaseException) -> StoreUnavailableError:
+    """The error for a database that could not be reached; its password is not shown."""
+    place = engine.url.render_as_string(hide_password=True)
+    words = " ".join(str(reason).split())[:300]
+    return StoreUnavailableError(
+        f"{place} cannot be reached ({type(reason).__name__}: {words});"
+        " look at its address, or try again later"
+    )
 
 
 def check_connection(connection: Connection) -> None:
@@ -73,8 +111,26 @@ def check_connection(connection: Connection) -> None:
 
 
 def check_schema_name(dialect: str, schema: str | None) -> None:
-    """Refuse a named schema on SQLite, whose triggers cannot name one."""
-    if schema is not None and dialect == "sqlite":
+    """Refuse a schema that no server takes, and any on SQLite, whose triggers cannot name one.
+
+    Raises: InvalidValueError, UnsupportedStoreError.
+    """
+    if schema is None:
+        return
+    if not isinstance(schema, str) or not 1 <= _length(schema) <= SCHEMA_MAX_BYTES:
+        raise InvalidValueError(
+            f"schema must be None or a name of 1 to {SCHEMA_MAX_BYTES} bytes,"
+            f" found {schema!r:.200}",
+            value=schema,
+        )
+    # A percent sign is a parameter's to the drivers; the prefix is the server's own.
+    if "%" in schema or not schema.isprintable() or schema.startswith("pg_"):
+        raise InvalidValueError(
+            f"schema {schema!r} cannot be used, expected a name without '%' and control"
+            " characters that does not begin with 'pg_'; use another schema",
+            value=schema,
+        )
+    if dialect == "sqlite":
         raise UnsupportedStoreError(
             f"schema {schema!r} cannot be used on SQLite, expected None; use a file of its own",
             schema=schema,
@@ -101,6 +157,10 @@ def require_sqlite(version: str) -> None:
             found=version,
             expected="3.35",
         )
+
+
+def _length(schema: str) -> int:
+    return len(schema.encode(errors="surrogatepass"))
 
 
 def _refusal(engine: Engine) -> str | None:

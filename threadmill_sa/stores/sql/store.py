@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from functools import cached_property
 
 from sqlalchemy import Connection, Engine
@@ -20,6 +21,7 @@ from threadmill_sa.stores.sql.migrate import SchemaManager, check_server, check_
 from threadmill_sa.stores.sql.nodes import SqlNodes
 from threadmill_sa.stores.sql.recurring import SqlRecurring
 from threadmill_sa.stores.sql.schema import Schema
+from threadmill_sa.stores.sql.servers import check_schema_name, unavailable
 from threadmill_sa.stores.sql.unit import Database
 from threadmill_sa.stores.sql.wakes import PostgresWakes, SqliteWakes
 from threadmill_sa.stores.sql.writing import ProducerWrites
@@ -41,6 +43,7 @@ class SqlStore:
         clock: Clock | None = None,
     ) -> None:
         check_supported(engine)
+        check_schema_name(engine.dialect.name, schema)
         self._engine = engine
         self._engines = (engine, *also)
         self._clock = clock or SystemClock()
@@ -74,14 +77,16 @@ class SqlStore:
             return "main"  # named, so that no temporary table of a caller can stand before ours
         # Not through the engine's pool: its last connection may be the caller's.
         pool = self._engine.pool.recreate()
-        connection = pool.connect()
         try:
-            cursor = connection.cursor()
-            cursor.execute("SELECT current_schema()")
-            (name,) = cursor.fetchone() or (None,)
-            cursor.close()
+            with closing(pool.connect()) as connection:
+                cursor = connection.cursor()
+                cursor.execute("SELECT current_schema()")
+                (name,) = cursor.fetchone() or (None,)
+                cursor.close()
+        except (self._engine.dialect.loaded_dbapi.Error, OSError) as error:
+            # Beside the engine, so SQLAlchemy does not translate what the driver raises.
+            raise unavailable(self._engine, error) from error
         finally:
-            connection.close()
             pool.dispose()
         if name is None:
             raise UnsupportedStoreError(

@@ -1,0 +1,109 @@
+"""Rows of recurring tasks that were edited by hand or written by a newer release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, text
+
+from threadmill_sa import Cron, JobContext, Threadmill
+from threadmill_sa.spi.recurring import TickResult
+from threadmill_sa.testing import ManualClock
+
+T0 = datetime(2027, 1, 4, 9, 30, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+UNKNOWN_WORDS = ["trigger_kind", "missed_run_policy"]
+
+
+class Host:
+    """A process with two hourly tasks; `ran` names those whose handler was called."""
+
+    def __init__(self, engine: Engine, clock: ManualClock) -> None:
+        self.engine, self.clock = engine, clock
+        self.tm = Threadmill(engine, clock=clock)
+        self.ran: list[str | None] = []
+        self.tm.job("work")(self._work)
+        for name in ("edited", "other"):
+            self.tm.recurring(name, self._work, Cron("0 * * * *"))
+
+    def _work(self, ctx: JobContext) -> None:
+        self.ran.append(ctx.cron_task_name)
+
+    def edit(self, column: str) -> None:
+        with self.engine.begin() as connection:
+            connection.execute(
+                text(f"UPDATE threadmill_cron_tasks SET {column} = 'weekly' WHERE name = 'edited'")
+            )
+
+
+@pytest.fixture
+def host(sql_engine: Engine) -> Iterator[Host]:
+    host = Host(sql_engine, ManualClock(T0))
+    host.tm.run_until_idle()
+    yield host
+    host.tm.close()
+
+
+@pytest.mark.parametrize("column", UNKNOWN_WORDS)
+def test_an_unknown_word_breaks_its_own_task_and_can_be_looked_at(host: Host, column: str) -> None:
+    host.edit(column)
+    host.clock.advance(HOUR)
+
+    outcomes = {each.name: each.result for each in host.tm.tick()}
+
+    assert outcomes == {"edited": TickResult.BROKEN, "other": TickResult.MATERIALIZED}
+    edited, other = host.tm.list_recurring()
+    assert getattr(edited, column) == "weekly"
+    assert "'weekly' is unknown" in (edited.broken_reason or "")
+    assert (edited.next_run_at, other.broken_reason) == (None, None)
+
+
+@pytest.mark.parametrize("column", UNKNOWN_WORDS)
+def test_a_task_with_an_unknown_word_is_nudged_triggered_paused_and_resumed(
+    host: Host, column: str
+) -> None:
+    host.edit(column)
+
+    host.tm.nudge("edited")
+    host.tm.run_until_idle()
+    host.tm.trigger("edited")
+    host.tm.run_until_idle()
+
+    assert host.ran == ["edited", "edited"]
+    assert host.tm.set_enabled("edited", False)
+    assert host.tm.set_enabled("edited", True)
+
+
+@pytest.mark.parametrize("column", UNKNOWN_WORDS)
+def test_a_process_that_declares_the_task_starts_and_mends_it(host: Host, column: str) -> None:
+    host.edit(column)
+    host.clock.advance(HOUR)
+    host.tm.run_until_idle()
+
+    started = Host(host.engine, host.clock)
+    started.tm.register()
+
+    found = started.tm.get_recurring("edited")
+    assert (found.broken_reason, found.next_run_at) == (None, T0.replace(minute=0) + 2 * HOUR)
+    host.clock.advance(HOUR)
+    started.tm.run_until_idle()
+    started.tm.close()
+    assert sorted(map(str, started.ran)) == ["edited", "other"]
+
+
+def test_a_fire_that_was_taken_out_by_hand_is_set_again_by_the_next_registration(
+    host: Host,
+) -> None:
+    with host.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE threadmill_cron_task_state SET next_run_at = NULL"
+                " WHERE task_name = 'edited'"
+            )
+        )
+
+    host.tm.register()
+
+    assert host.tm.get_recurring("edited").next_run_at == T0.replace(minute=0) + HOUR

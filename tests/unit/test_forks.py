@@ -1,0 +1,66 @@
+"""A forked child waits for no thread that stayed in its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from threadmill_sa._util.uuid7 import Uuid7Source
+from threadmill_sa.engine.recurring.coalescer import NudgeCoalescer
+from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
+
+WAIT_SECONDS = 10
+
+ACCEPTED = NudgeOutcome(NudgeVerdict.ACCEPTED, revision=1)
+
+
+def child_ends(work: Callable[[], bool]) -> bool:
+    """Return whether `work` is true in a forked child; an alarm ends a child that hangs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: forking with threads
+        child = os.fork()
+    if child == 0:  # pragma: no cover  Another process.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(WAIT_SECONDS)
+        code = 1
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_nudge_in_a_forked_child_waits_for_no_write_of_its_parent() -> None:
+    begun, go, parent = threading.Event(), threading.Event(), os.getpid()
+
+    def write(name: str) -> NudgeOutcome:
+        if os.getpid() == parent:
+            begun.set()
+            assert go.wait(WAIT_SECONDS)
+        return ACCEPTED
+
+    coalescer = NudgeCoalescer(write)
+    thread = threading.Thread(target=coalescer.request, args=("pump",))
+    thread.start()
+    assert begun.wait(WAIT_SECONDS)
+
+    answered = child_ends(lambda: coalescer.request("pump") == ACCEPTED)
+    go.set()
+    thread.join(WAIT_SECONDS)
+
+    assert answered
+    assert coalescer.request("pump") == ACCEPTED
+
+
+def test_a_forked_child_makes_ids_while_a_thread_of_its_parent_held_the_lock() -> None:
+    source = Uuid7Source()
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    with source._lock:
+        answered = child_ends(lambda: source(now).version == 7)
+
+    assert answered
