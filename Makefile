@@ -43,6 +43,7 @@ clean: ## remove the environment and what tools left behind
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 
 # A stamp for each set of packages, so that `make demo` waits for no test tool.
+# What is installed is told on stderr: the first time takes half a minute, and stdout is --json's.
 $(VENV)/base.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -51,13 +52,16 @@ $(VENV)/base.stamp:
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/base.stamp pyproject.toml
+	@echo "installing what the demo needs into $(VENV)" >&2
 	@$(BIN)/python -m pip install $(QUIET) -e '.[demo]'
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/demo.stamp pyproject.toml
+	@echo "installing what the tests need into $(VENV)" >&2
 	@$(BIN)/python -m pip install $(QUIET) --group test
 	@touch $@
 
 $(VENV)/lint.stamp: $(VENV)/test.stamp pyproject.toml
+	@echo "installing what the linters need into $(VENV)" >&2
 	@$(BIN)/python -m pip install $(QUIET) --group lint
 	@touch $@

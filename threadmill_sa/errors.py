@@ -28,6 +28,7 @@
     └── StoreError
         ├── UnsupportedStoreError    dialect or server that is not supported
         ├── StoreUnavailableError    retry later
+        ├── StoreAccessError         grant the role what it needs
         └── StoreInvariantError      a bug here, or rows edited by hand
 
 Each class has a stable ``code``; ``docs/errors.md`` has a heading for each. A message says what
@@ -233,3 +234,9 @@ class StoreInvariantError(StoreError):
     """Rows contradict each other: a bug here, or rows edited by hand."""
 
     code = "TM-D03"
+
+
+class StoreAccessError(StoreError):
+    """The database role lacks a privilege on our tables."""
+
+    code = "TM-D04"

@@ -11,6 +11,8 @@ import pytest
 from sqlalchemy import create_engine, inspect
 
 from tests.cli.tools import command, invoke
+from threadmill_sa.cli.demo.settings import DemoSettings
+from threadmill_sa.cli.demo.supervisor import Supervisor
 
 SMALL = ("--orders", "24", "--producers", "3", "--seed", "11")
 
@@ -93,6 +95,15 @@ def test_a_killed_worker_loses_nothing_and_runs_nothing_unasked(small: dict[str,
     assert report["worker_starts"] == 3
     assert report["excess_runs"] == 0
     assert report["overlapping_runs"] == 0
+
+
+def test_a_worker_that_is_stopped_before_its_banner_has_not_failed(tmp_path: Path) -> None:
+    settings = DemoSettings(url=f"sqlite:///{tmp_path / 'desk.db'}", directory=str(tmp_path))
+    supervisor = Supervisor(settings, ["--workers", "1"])
+
+    supervisor.start()  # as after a kill that comes last
+
+    assert supervisor.stop() == 0
 
 
 @pytest.mark.long

@@ -129,7 +129,7 @@ def test_an_unreachable_server_fails_in_one_line() -> None:
 
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
-    assert "--traceback" in result.stderr
+    assert "cannot be reached" in result.stderr
     assert "Traceback" not in result.stderr
 
 

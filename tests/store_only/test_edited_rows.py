@@ -57,7 +57,7 @@ def test_an_unknown_word_breaks_its_own_task_and_can_be_looked_at(host: Host, co
     edited, other = host.tm.list_recurring()
     assert getattr(edited, column) == "weekly"
     assert "'weekly' is unknown" in (edited.broken_reason or "")
-    assert (edited.next_run_at, other.broken_reason) == (None, None)
+    assert other.broken_reason is None
 
 
 @pytest.mark.parametrize("column", UNKNOWN_WORDS)
@@ -86,11 +86,12 @@ def test_a_process_that_declares_the_task_starts_and_mends_it(host: Host, column
     started.tm.register()
 
     found = started.tm.get_recurring("edited")
-    assert (found.broken_reason, found.next_run_at) == (None, T0.replace(minute=0) + 2 * HOUR)
-    host.clock.advance(HOUR)
+    assert found.broken_reason is None
+    assert found.next_run_at is not None
+    assert found.next_run_at <= host.clock.now()  # the fire that was held back
     started.tm.run_until_idle()
     started.tm.close()
-    assert sorted(map(str, started.ran)) == ["edited", "other"]
+    assert started.ran == ["edited"]
 
 
 def test_a_fire_that_was_taken_out_by_hand_is_set_again_by_the_next_registration(

@@ -27,7 +27,8 @@ LONG = "x" * (limits.NAME_MAX_CHARS + 1)
 NAIVE = datetime(2026, 1, 1, 12)  # noqa: DTZ001 - this is the bad input
 NEXT_STEP = re.compile(
     r"\b(?:use|pass|call|declare|write|register|resume|enable|give|store|see|remove|shorten|split|"
-    r"attach|run|set|strip|restore|install|upgrade|try|list_recurring|reference|expected|must|keep|make|add)\b",
+    r"attach|run|set|strip|restore|install|upgrade|try|list_recurring|reference|expected|must|"
+    r"keep|make|add)\b",
     re.IGNORECASE,
 )
 
@@ -525,8 +526,8 @@ def test_what_is_no_engine_is_refused_without_showing_a_password(given: Any):
 @pytest.mark.parametrize("also", ["sqlite:///x.db", 5, [None], ["sqlite:///x.db"], "an engine"])
 def test_other_engines_that_are_none_are_refused_at_construction(tmp_path: Path, also: Any):
     with engine_for(f"sqlite:///{tmp_path / 'shop.db'}") as engine:
-        given = engine if also == "an engine" else also
-        with pytest.raises(tm_errors.InvalidValueError, match="also must .*: pass") as caught:
+        given: Any = engine if also == "an engine" else also
+        with pytest.raises(tm_errors.InvalidValueError, match=r"also must .*: pass") as caught:
             Threadmill(engine, also=given)
         assert caught.value.code == "TM-V01"
 

@@ -220,7 +220,7 @@ def test_a_trigger_that_cannot_be_read_breaks_its_schedule(
     assert decided.result is TickResult.BROKEN
     assert decided.jobs == ()
     assert decided.nudges is NudgeAction.KEEP
-    assert (state.next_run_at, state.broken_at) == (None, DUE)
+    assert (state.next_run_at, state.broken_at) == (DUE, DUE)  # the fire is not lost
     assert state.broken_reason
 
 
@@ -272,10 +272,24 @@ def test_a_nudge_of_a_task_that_breaks_now_runs_and_marks_it() -> None:
     assert state_of(decided).broken_at == DUE
 
 
-def test_a_success_clears_what_was_broken() -> None:
-    decided = plan(reading(broken_reason="old", broken_at=T0))
+def test_a_fire_that_a_broken_schedule_held_back_runs_when_it_is_mended() -> None:
+    broken_at = DUE - timedelta(seconds=BROKEN_RETRY_SECONDS)
+    decided = plan(reading(broken_reason="old", broken_at=broken_at))
 
+    assert [job.fire_time for job in decided.jobs] == [DUE]
     assert (state_of(decided).broken_reason, state_of(decided).broken_at) == (None, None)
+
+
+@pytest.mark.parametrize("pending", [None, ONE])
+def test_a_payload_that_nobody_can_read_breaks_its_task_and_keeps_the_nudge(
+    pending: PendingNudges | None,
+) -> None:
+    decided = plan(reading(task(payload="{"), pending=pending))
+
+    assert (decided.result, decided.jobs) == (TickResult.BROKEN, ())
+    assert decided.nudges is NudgeAction.KEEP
+    assert "payload" in (state_of(decided).broken_reason or "")
+    assert state_of(decided).next_run_at == DUE
 
 
 def test_a_plan_depends_on_nothing_but_the_reading_and_the_ids() -> None:
@@ -291,15 +305,16 @@ def test_a_plan_depends_on_nothing_but_the_reading_and_the_ids() -> None:
 def test_a_word_that_this_release_does_not_know_breaks_its_task_and_stays_broken(
     field: str,
 ) -> None:
-    unknown = task(**{field: "weekly"})
+    fields: dict[str, Any] = {field: "weekly"}
+    unknown = task(**fields)
 
     first = plan(reading(unknown))
     broken_at = DUE - timedelta(seconds=BROKEN_RETRY_SECONDS)
-    again = plan(reading(unknown, next_run_at=None, broken_reason="bad", broken_at=broken_at))
+    again = plan(reading(unknown, broken_reason="bad", broken_at=broken_at))
 
     for decided in (first, again):
         assert decided.result is TickResult.BROKEN
-        assert state_of(decided).next_run_at is None
+        assert state_of(decided).next_run_at == DUE
         assert "'weekly' is unknown: expected" in (state_of(decided).broken_reason or "")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,6 +24,12 @@ def test_the_pause_grows_by_the_factor_up_to_the_maximum() -> None:
 def test_the_default_starts_at_five_seconds_and_ends_at_an_hour() -> None:
     assert DEFAULT_BACKOFF.seconds(1, MIDDLE) == pytest.approx(5)
     assert DEFAULT_BACKOFF.seconds(50, MIDDLE) == pytest.approx(3600)
+
+
+def test_a_duration_may_be_a_timedelta_as_everywhere() -> None:
+    given: dict[str, Any] = {"initial": timedelta(seconds=5), "maximum": timedelta(minutes=1)}
+
+    assert Backoff(**given) == Backoff(initial=5.0, maximum=60.0)
 
 
 @pytest.mark.parametrize(("noise", "expected"), [(0.0, 9.0), (0.5, 10.0), (1.0, 11.0)])
@@ -77,5 +84,5 @@ def test_a_backoff_of_zero_never_waits(fields: dict[str, float]) -> None:
     ],
 )
 def test_a_value_out_of_bounds_is_refused_and_named(field: str, value: Any) -> None:
-    with pytest.raises(InvalidValueError, match=f"backoff {field} must be between"):
+    with pytest.raises(InvalidValueError, match=f"backoff {field} must be (between|seconds)"):
         Backoff(**{field: value})

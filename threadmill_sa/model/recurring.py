@@ -58,7 +58,7 @@ class CronTaskScheduleState:
     """The bookkeeping of one recurring task, written by ticks and lifecycle calls only."""
 
     task_name: str
-    next_run_at: datetime | None = None  # None: disabled, or broken
+    next_run_at: datetime | None = None  # None: disabled, or never evaluated
     last_run_at: datetime | None = None  # creation of the last instance
     last_run_job_id: UUID | None = None
     in_flight_job_id: UUID | None = None  # for display; the guard asks the jobs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from threadmill_sa.errors import InvalidValueError
 from threadmill_sa.model import limits
+from threadmill_sa.model.names import check_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Backoff:
     """Exponential pause between attempts: initial, initial*factor, ... up to maximum, jittered.
 
     Args:
-        initial: seconds before the second attempt, >= 0.
+        initial: seconds (or a `timedelta`, as for the maximum) before the second attempt, >= 0.
         factor: growth per attempt, >= 1.
         maximum: seconds, the cap before jitter, at most a year.
         jitter: 0..1; the pause is spread over +- this share of itself.
@@ -26,12 +27,15 @@ class Backoff:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        bounds = (
-            ("initial", self.initial, 0.0, limits.BACKOFF_MAX_SECONDS),
-            ("factor", self.factor, 1.0, math.inf),
-            ("maximum", self.maximum, 0.0, limits.BACKOFF_MAX_SECONDS),
-            ("jitter", self.jitter, 0.0, 1.0),
-        )
+        for name in ("initial", "maximum"):
+            seconds = check_seconds(
+                getattr(self, name),
+                what=f"backoff {name}",
+                minimum=0.0,
+                maximum=limits.BACKOFF_MAX_SECONDS,
+            )
+            object.__setattr__(self, name, seconds)
+        bounds = (("factor", self.factor, 1.0, math.inf), ("jitter", self.jitter, 0.0, 1.0))
         for name, value, low, high in bounds:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not low <= value <= high:

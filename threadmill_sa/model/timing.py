@@ -29,7 +29,8 @@ def edited_state(
     Args:
         task: the new definition with the stored `enabled` and anchor.
     """
-    stopped = task.enabled and state.next_run_at is None  # broken, or edited by hand
+    # Broken, or edited by hand: registering again is how the code asks for another look.
+    stopped = task.enabled and (state.next_run_at is None or state.broken_at is not None)
     if state.timing_fingerprint == task.timing_fingerprint and not stopped:
         return state
     state = replace(

@@ -70,19 +70,23 @@ class Supervisor:
             self._process.wait()
 
     def stop(self) -> int | None:
-        """SIGTERM, and kill -9 when that does not end it; returns the exit code."""
+        """SIGTERM, and kill -9 when that does not end it; returns the exit code.
+
+        One that is ended before its banner may not listen to signals yet: that is a 0.
+        """
         process = self._process
         if process is None:
             return None
         if process.poll() is None:
             process.terminate()
         try:
-            return process.wait(STOP_SECONDS)
+            code = process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait()
+            code = process.wait()
         finally:
             self._release()
+        return 0 if code == -signal.SIGTERM and not self.ready else code
 
     def _release(self) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -62,6 +62,10 @@ class NodeOptions:
                 heartbeat_timeout=self.heartbeat_timeout,
             )
         object.__setattr__(self, "queues", _checked_queues(self.queues))
+        if not isinstance(self.wakes, bool):  # a word such as "no" would turn them on
+            raise InvalidValueError(
+                f"wakes must be True or False, found {self.wakes!r:.200}", value=self.wakes
+            )
 
 
 def check_grace(grace: float) -> float:

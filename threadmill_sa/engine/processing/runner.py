@@ -65,7 +65,7 @@ class Runner:
         except self._passes:
             raise
         except BaseException as error:  # noqa: BLE001  The worker outlives whatever a job raises.
-            return self.failed(job, handler, error)
+            return self.failed(job, handler, error, late=context.cancelled)
         finally:
             leave_job(token)
 
@@ -81,13 +81,20 @@ class Runner:
         try:
             return succeeded(job, await handler.function(**arguments))
         except BaseException as error:  # noqa: BLE001  SystemExit would end the loop's thread.
-            return self.failed(job, handler, error)
+            return self.failed(job, handler, error, late=context.cancelled)
 
-    def failed(self, job: ClaimedJob, handler: Handler, error: BaseException) -> AttemptOutcome:
-        """The outcome of a handler that raised `error`."""
+    def failed(
+        self, job: ClaimedJob, handler: Handler, error: BaseException, *, late: bool = False
+    ) -> AttemptOutcome:
+        """The outcome of a handler that raised `error`.
+
+        Args:
+            late: it was told to stop before, so its error is most likely the answer to that.
+        """
         text = failure_text(error)
         headline = text.split("\n", 1)[0]
-        _log.warning(
+        _log.log(
+            logging.DEBUG if late else logging.WARNING,
             "attempt %d of %d of job %s (%s) failed: %s",
             job.attempt,
             job.max_attempts,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from threadmill_sa.errors import ScheduleError
+from threadmill_sa.codec import decode_payload
+from threadmill_sa.errors import PayloadError, ScheduleError
 from threadmill_sa.model.job import JobId, NewJob
 from threadmill_sa.model.limits import BROKEN_RETRY_SECONDS, CATCH_UP_MAX
 from threadmill_sa.model.recurring import (
@@ -70,6 +71,9 @@ class Planner:
         state: CronTaskScheduleState,
     ) -> TaskPlan:
         """Create one instance per fire; a pending nudge is served by the last of them."""
+        fault = _payload_fault(reading.task)
+        if fault is not None:
+            return TaskPlan(TickResult.BROKEN, state=_broken(reading, fault))
         jobs = tuple(self._instance(reading, origin, fire) for fire in fires)
         ran = replace(
             state,
@@ -101,6 +105,20 @@ def _reached(instant: datetime | None, now: datetime) -> bool:
     return instant is not None and instant <= now
 
 
+def _payload_fault(task: CronTask) -> str | None:
+    """Say what is wrong with a stored payload that no handler could ever read."""
+    try:
+        decode_payload(task.payload, object)
+    except PayloadError as error:
+        return str(error)
+    return None
+
+
+def _broken(reading: TaskReading, reason: str) -> CronTaskScheduleState:
+    """Mark the task; a fire that is due stays due, so mending it loses no run."""
+    return replace(reading.state, broken_reason=reason, broken_at=reading.now)
+
+
 def _while_held(reading: TaskReading) -> NudgeAction:
     # Many acceptances during one run still mean one follow-up; one row says so as well.
     many = reading.pending is not None and reading.pending.count > 1
@@ -108,17 +126,15 @@ def _while_held(reading: TaskReading) -> NudgeAction:
 
 
 def _evaluate(reading: TaskReading) -> _Schedule | None:
-    """Ask the trigger when it is due, or when it was broken long enough to be asked again."""
+    """Ask the trigger when it is due; one that is broken is asked again after its pause."""
     state, now = reading.state, reading.now
     due = _reached(state.next_run_at, now)
-    ask_again = _reached(state.broken_at, now - _BROKEN_RETRY)
-    if not due and not ask_again:
+    if not (due if state.broken_at is None else _reached(state.broken_at, now - _BROKEN_RETRY)):
         return None
     try:
         fires, upcoming = _fires(reading.task, state.next_run_at if due else None, now)
     except ScheduleError as error:
-        broken = replace(state, next_run_at=None, broken_reason=str(error), broken_at=now)
-        return _Schedule((), broken)
+        return _Schedule((), _broken(reading, str(error)))
     return _Schedule(
         fires,
         replace(

@@ -8,9 +8,15 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization, deadlock, lock timeout
-_OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "53300", "25006"})
-_UNDEFINED_TABLE = "42P01"
-_SQLITE_BUSY, _SQLITE_LOCKED, _SQLITE_CANTOPEN = 5, 6, 14
+# A server that is shutting down, starting, read-only, or that cancelled the statement; lost
+# connections, missing resources (a full disk) and system errors. Nothing of it speaks of a row.
+_OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "57014", "25006"})
+_OUTAGE_CLASSES = ("08", "53", "58")
+_UNDEFINED_TABLE, _INSUFFICIENT_PRIVILEGE = "42P01", "42501"
+_SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
+# The file's, never a row's: permissions, memory, read-only, interrupt, I/O, corrupt, full disk,
+# cannot open, locking protocol, not a database.
+_SQLITE_OUTAGES = frozenset({3, 7, 8, 9, 10, 11, 13, 14, 15, 26})
 
 
 class Fault(Enum):
@@ -31,8 +37,8 @@ def classify(error: BaseException) -> Fault:
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
     if code in {_SQLITE_BUSY, _SQLITE_LOCKED} or state in _CONFLICT_STATES:
         return Fault.CONFLICT
-    lost = error.connection_invalidated or code == _SQLITE_CANTOPEN
-    lost = lost or (state is not None and state.startswith("08"))
+    lost = error.connection_invalidated or code in _SQLITE_OUTAGES
+    lost = lost or (state is not None and state.startswith(_OUTAGE_CLASSES))
     if lost or state in _OUTAGE_STATES or _never_connected(error, state):
         return Fault.OUTAGE
     return Fault.OTHER
@@ -42,6 +48,11 @@ def lacks_table(error: DBAPIError) -> bool:
     """Return True when a statement of ours met a database without our tables."""
     missing = str(error.orig).startswith("no such table: ")  # SQLite has no code of its own for it
     return missing or sql_state(error) == _UNDEFINED_TABLE
+
+
+def lacks_privilege(error: DBAPIError) -> bool:
+    """Return True when the role may not do what our statement does."""
+    return sql_state(error) == _INSUFFICIENT_PRIVILEGE
 
 
 def _never_connected(error: DBAPIError, state: str | None) -> bool:

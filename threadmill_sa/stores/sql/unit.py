@@ -16,12 +16,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from threadmill_sa.clock import Clock, SystemClock
 from threadmill_sa.errors import (
     SchemaMissingError,
+    StoreAccessError,
     StoreInvariantError,
     StoreUnavailableError,
 )
 from threadmill_sa.model import limits
 from threadmill_sa.stores.sql.dialects import SqlDialect
-from threadmill_sa.stores.sql.faults import Fault, classify, lacks_table
+from threadmill_sa.stores.sql.faults import Fault, classify, lacks_privilege, lacks_table
 from threadmill_sa.stores.sql.frozen import UPGRADE_COMMAND
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Database:
         """Run `work` in a transaction of ours; run it again on a conflict, which left nothing.
 
         Raises: StoreUnavailableError when the store stays busy or cannot be reached;
-            SchemaMissingError when it was never migrated.
+            SchemaMissingError when it was never migrated; StoreAccessError.
         """
         return self._run(self._writer, work)
 
@@ -91,11 +92,7 @@ class Database:
                 ) from error
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = classify(error)
-                if isinstance(error, DBAPIError) and lacks_table(error):
-                    raise SchemaMissingError(
-                        f"the database lacks a table of this release ({_first_line(error)}):"
-                        f" run `{UPGRADE_COMMAND}`, or tm.schema.migrate()"
-                    ) from error
+                _explain(error)
                 if fault is Fault.OTHER:
                     raise
                 tries += 1
@@ -133,6 +130,22 @@ class Database:
             )
         else:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _explain(error: Exception) -> None:
+    """Raise what the state of the database explains, with the way out."""
+    if not isinstance(error, DBAPIError):
+        return
+    if lacks_table(error):
+        raise SchemaMissingError(
+            f"the database lacks a table of this release ({_first_line(error)}):"
+            f" run `{UPGRADE_COMMAND}`, or tm.schema.migrate()"
+        ) from error
+    if lacks_privilege(error):
+        raise StoreAccessError(
+            f"the database role may not do this ({_first_line(error)}): grant it all of our"
+            " tables, or to a producer what `threadmill-sa db grants ROLE` prints"
+        ) from error
 
 
 def _pause_seconds(tries: int) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ logger = logging.getLogger("threadmill_sa.wakes")
 
 _LISTEN_SECONDS = 0.25  # one wait for a notification; close() is noticed at its end
 _REBUILD_SECONDS = 1.0  # pause before a dead listener is built again
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # seconds, count
 _WATCH_MIN_SECONDS, _WATCH_MAX_SECONDS = 0.002, 0.02  # polls of SQLite's data version
 
 
@@ -33,6 +35,7 @@ class _Listening:
         self._listener: threading.Thread | None = None
         self._closing = threading.Event()
         self._pid = os.getpid()
+        self._lost = False
 
     def _side_connection(self) -> Any:
         """Return a driver connection of our own, made as the engine makes its connections."""
@@ -63,17 +66,20 @@ class _Listening:
             listener.join(timeout=10.0)
 
     def _listen_for_ever(self, on_wake: Callable[[], None], closing: threading.Event) -> None:
-        lost = False
         while not closing.is_set():
             try:
                 self._listen_once(on_wake, closing)
             except Exception as error:  # noqa: BLE001 - the loop must live, a wake is a hint
-                if not lost:
+                if not self._lost:
                     logger.warning("wake listener lost, polling goes on: %s", error)
-                lost = True
+                self._lost = True
                 closing.wait(_REBUILD_SECONDS)
-            else:
-                lost = False
+
+    def _ready(self) -> None:
+        """Note that the listener hears: its next loss is told again."""
+        if self._lost:
+            logger.info("wake listener is back")
+        self._lost = False
 
     def _listen_once(self, on_wake: Callable[[], None], closing: threading.Event) -> None:
         raise NotImplementedError
@@ -106,6 +112,8 @@ class PostgresWakes(_Listening):
             connection.rollback()
             connection.autocommit = True
             connection.execute(f"LISTEN {self.channel}")
+            _notice_a_silent_peer(connection.fileno())
+            self._ready()
             on_wake()  # for whatever was sent before the LISTEN
             while not closing.is_set():
                 for _ in connection.notifies(timeout=_LISTEN_SECONDS, stop_after=1):
@@ -134,6 +142,7 @@ class SqliteWakes(_Listening):
         connection = self._side_connection()
         try:
             cursor = connection.cursor()
+            self._ready()
             seen, pause = None, _WATCH_MIN_SECONDS
             while not closing.wait(pause):
                 (version,) = cursor.execute("PRAGMA data_version").fetchone()
@@ -144,3 +153,14 @@ class SqliteWakes(_Listening):
                     pause = min(_WATCH_MAX_SECONDS, pause * 1.5)
         finally:
             connection.close()
+
+
+def _notice_a_silent_peer(descriptor: int) -> None:
+    """Make the kernel end a connection whose peer has gone without a word, within 30 s."""
+    with socket.socket(fileno=os.dup(descriptor)) as peer:
+        if peer.family == socket.AF_UNIX:
+            return
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, seconds in _KEEPALIVE:
+            if hasattr(socket, option):  # not every platform has them all
+                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
