@@ -101,6 +101,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "threadmill_sa", *arguments]
 
 
+# A run in the background of a shell ignores SIGINT, and children inherit that.
+_HEAR_INTERRUPTS = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 class Worker:
     """A real `threadmill-sa worker` and what it has said so far."""
 
@@ -109,7 +117,7 @@ class Worker:
         self._out, self._err = directory / "worker.out", directory / "worker.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                command("worker", *arguments),
+                [sys.executable, "-c", _HEAR_INTERRUPTS, *command("worker", *arguments)],
                 cwd=directory,
                 stdout=out,
                 stderr=err,
