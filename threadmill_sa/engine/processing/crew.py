@@ -139,8 +139,7 @@ class Crew:
 
     def wake(self) -> None:
         """Look for work now: jobs, fires and nudges."""
-        self._dispatcher.wake()
-        self._maintenance.wake()
+        self._maintenance.wake(inserted=True)
 
     def hurry(self, grace: float) -> None:
         """Shorten the drain that is under way; never lengthens it."""

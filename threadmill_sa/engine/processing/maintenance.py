@@ -63,12 +63,19 @@ class MaintenanceCycle(Service):
         self._on_ready = on_ready
         self._on_ready_elsewhere = on_ready_elsewhere
         self._delayed = threading.Event()  # the next turn promotes as well
+        self._inserted = threading.Event()  # the next turn lets the dispatcher look as well
         self._outages: dict[str, Outage] = {}
 
-    def wake(self, *, delayed: bool = False) -> None:
-        """Tick at once; with `delayed` also promote. Wakes during a tick cause one more."""
+    def wake(self, *, delayed: bool = False, inserted: bool = False) -> None:
+        """Tick at once; wakes during a tick cause one more.
+
+        With `delayed` also promote; with `inserted` have the dispatcher look for jobs afterwards:
+        both at once would only stand in each other's way.
+        """
         if delayed:
             self._delayed.set()
+        if inserted:
+            self._inserted.set()
         super().wake()
 
     def _run(self) -> None:
@@ -78,7 +85,11 @@ class MaintenanceCycle(Service):
             if began >= tick_at:
                 tick_at = began + self._tick_every * (0.9 + 0.2 * self._noise())
                 self._delayed.set()
+            inserted = self._inserted.is_set()
+            self._inserted.clear()
             well = self._guarded("tick", self._tick)
+            if inserted:
+                self._on_ready()
             if self._delayed.is_set():
                 self._delayed.clear()
                 self._guarded("promotion", self._promote)

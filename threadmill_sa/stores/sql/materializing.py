@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -45,10 +46,14 @@ class Materializing:
         self._database = database
         self._dialect = dialect
         self._writes = writes
-        self._lock_waiting = statements.lock_states(schema, dialect, wait=True)
-        self._lock_free = statements.lock_states(schema, dialect, wait=False)
+        self._locks = {
+            (wait, one): statements.lock_states(schema, dialect, wait=wait, one=one)
+            for wait, one in product((False, True), repeat=2)
+        }
         self._existing = statements.existing_states(schema, dialect)
-        self._read = statements.read_tasks(schema, dialect)
+        self._reads = {
+            one: statements.read_tasks(schema, dialect, one=one) for one in (False, True)
+        }
         self._write_state = statements.write_state(schema)
         self._consume = nudge_statements.consume_nudges(schema)
         self._consume_and_tell = nudge_statements.consume_and_tell(schema)
@@ -71,14 +76,13 @@ class Materializing:
         wait: bool,  # noqa: FBT001 - private, passed on as it came
         now: datetime | None,
     ) -> list[TaskOutcome]:
-        lock = self._lock_waiting if wait else self._lock_free
-        wanted = {"names": self._dialect.list_value(names)}
-        locked = set(connection.execute(lock, wanted).scalars())
+        lock = self._locks[wait, len(names) == 1]
+        locked = set(connection.execute(lock, self._named(names)).scalars())
         plans: dict[str, tuple[TaskReading, TaskPlan]] = {}
         if locked:
             instant = {"now": self._database.instant(now)}
-            held = {"names": self._dialect.list_value(sorted(locked))}
-            for row in connection.execute(self._read, held | instant):
+            read = self._reads[len(locked) == 1]
+            for row in connection.execute(read, self._named(sorted(locked)) | instant):
                 reading = rows.task_reading(row)
                 plans[reading.task.name] = reading, plan(reading)
         self._write(connection, plans, now)
@@ -86,6 +90,11 @@ class Materializing:
             *(_outcome(name, planned) for name, (_, planned) in plans.items()),
             *self._missing(connection, set(names), locked, set(plans)),
         ]
+
+    def _named(self, names: Sequence[str]) -> dict[str, Any]:
+        if len(names) == 1:
+            return {"name": names[0]}
+        return {"names": self._dialect.list_value(names)}
 
     def _write(
         self,

@@ -106,12 +106,23 @@ def _ago(dialect: SqlDialect, seconds: float) -> Any:
     return select(moved).scalar_subquery()
 
 
-def lock_states(schema: Schema, dialect: SqlDialect, *, wait: bool) -> Select[Any]:
-    """Lock the state rows of `names`, sorted, this table alone."""
+def _among(column: Any, dialect: SqlDialect, *, one: bool) -> Any:
+    """Return the condition for one `name` or many `names`.
+
+    The one is what most ticks want, and its plan can be kept: for a list the server plans anew
+    each time, which takes longer than the query.
+    """
+    if one:
+        return column == bindparam("name", type_=String())
+    return dialect.member(column, "names", String())
+
+
+def lock_states(schema: Schema, dialect: SqlDialect, *, wait: bool, one: bool) -> Select[Any]:
+    """Lock the state rows of `names` (or `name`), sorted, this table alone."""
     state = schema.cron_task_state
     return (
         select(state.c.task_name)
-        .where(dialect.member(state.c.task_name, "names", String()))
+        .where(_among(state.c.task_name, dialect, one=one))
         .order_by(state.c.task_name)
         .with_for_update(skip_locked=not wait)
     )
@@ -133,8 +144,8 @@ def existing_states(schema: Schema, dialect: SqlDialect) -> Select[Any]:
     return select(state.c.task_name).where(dialect.member(state.c.task_name, "names", String()))
 
 
-def read_tasks(schema: Schema, dialect: SqlDialect) -> Select[Any]:
-    """Read what a tick needs to know of `names`, after their lock and in one later snapshot.
+def read_tasks(schema: Schema, dialect: SqlDialect, *, one: bool) -> Select[Any]:
+    """Read what a tick needs to know of `names` (or `name`), in one snapshot after their lock.
 
     Joining this to the locking select would return the new state beside the old definition:
     PostgreSQL reads again only the row that it waited for.
@@ -163,7 +174,7 @@ def read_tasks(schema: Schema, dialect: SqlDialect) -> Select[Any]:
             dialect.now_value().label("now"),
         )
         .join_from(tasks, state, state.c.task_name == tasks.c.name)
-        .where(dialect.member(tasks.c.name, "names", String()))
+        .where(_among(tasks.c.name, dialect, one=one))
         .order_by(tasks.c.name)
     )
 
