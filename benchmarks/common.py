@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import multiprocessing
 import os
 import platform
 import shutil
@@ -10,6 +11,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +23,7 @@ from threadmill_sa import Threadmill
 
 RESULTS = Path(__file__).parent / "results"
 URL_VARIABLE = "THREADMILL_BENCH_URL"
+STOP_SECONDS = 20.0
 
 
 @contextmanager
@@ -63,6 +66,31 @@ def _embedded() -> Iterator[str]:
     finally:
         server.cleanup()
         shutil.rmtree(data, ignore_errors=True)
+
+
+@contextmanager
+def node_process(build: Callable[[str], Threadmill], url: str) -> Iterator[None]:
+    """Run a node of `build(url)`, a function of a module, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(build, url, there))
+    process.start()
+    here.recv()
+    try:
+        yield
+    finally:
+        here.send("stop")
+        process.join(STOP_SECONDS)
+        if process.is_alive():
+            process.kill()
+
+
+def _serve(build: Callable[[str], Threadmill], url: str, control: Connection) -> None:
+    tm = build(url)
+    with tm.node(workers=4):
+        control.send("ready")
+        control.recv()
+    tm.close()
 
 
 def interleave(

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from threadmill_sa._util.uuid7 import Uuid7Source
+from threadmill_sa.clock import SystemClock
 from threadmill_sa.engine.recurring.coalescer import NudgeCoalescer
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
+from threadmill_sa.stores.sql.numbering import RevisionBlocks
+from threadmill_sa.stores.sql.waker import Waker
 
 WAIT_SECONDS = 10
 
@@ -64,3 +67,30 @@ def test_a_forked_child_makes_ids_while_a_thread_of_its_parent_held_the_lock() -
         answered = child_ends(lambda: source(now).version == 7)
 
     assert answered
+
+
+def test_a_forked_child_draws_revisions_while_a_thread_of_its_parent_held_the_lock() -> None:
+    blocks = RevisionBlocks()
+
+    with blocks._lock:
+        drew = child_ends(lambda: blocks.next(lambda: 7000) == 7000)
+
+    assert drew
+
+
+def test_a_forked_child_wakes_others_while_a_thread_of_its_parent_held_the_lock() -> None:
+    waker = Waker("threadmill_test", connect=refuse, clock=SystemClock())
+
+    def wakes() -> bool:
+        waker.notify()
+        waker.close()
+        return True
+
+    with waker._lock:
+        woke = child_ends(wakes)
+
+    assert woke
+
+
+def refuse() -> object:
+    raise OSError("no server here")

@@ -42,9 +42,10 @@ def task_row(view: CronTaskView) -> list[str]:
         trigger_words(view),
         view.zone,
         task_state(view),
-        utc(view.next_run_at),
-        in_zone(view.next_run_at, view.zone),
-        utc(view.last_run_at),
+        # To the second: a list is read at a glance, `show` and --json have the rest.
+        utc(_seconds(view.next_run_at)),
+        NOTHING if view.zone == "UTC" else in_zone(_seconds(view.next_run_at), view.zone),
+        utc(_seconds(view.last_run_at)),
         "pending" if view.nudge_revisions else NOTHING,
     ]
 
@@ -93,6 +94,10 @@ def trigger_words(view: CronTaskView) -> str:
     if view.trigger_kind == TriggerKind.INTERVAL:
         return f"every {view.trigger_value} s"
     return view.trigger_value
+
+
+def _seconds(instant: datetime | None) -> datetime | None:
+    return None if instant is None else instant.replace(microsecond=0)
 
 
 def utc(instant: datetime | None) -> str:

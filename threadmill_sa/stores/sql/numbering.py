@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from threading import Lock
 
+from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.model.limits import REVISION_BLOCK
 
 
@@ -17,20 +17,22 @@ class RevisionBlocks:
     """
 
     def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """A child must not go on with its parent's block."""
         self._lock = Lock()
-        self._pid = os.getpid()
         self._upcoming = self._end = 0
 
     def next(self, draw: Callable[[], int]) -> int:
         """Return a revision; `draw` gives the first of limits.REVISION_BLOCK new ones."""
         with self._lock:
-            # A forked child must not go on with its parent's block.
-            if self._upcoming < self._end and self._pid == os.getpid():
+            if self._upcoming < self._end:
                 revision = self._upcoming
                 self._upcoming += 1
                 return revision
         first = draw()
         with self._lock:
-            self._pid = os.getpid()
             self._upcoming, self._end = first + 1, first + REVISION_BLOCK
         return first

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.clock import Clock
 
 logger = logging.getLogger("threadmill_sa.wakes")
@@ -29,11 +29,12 @@ class Waker:
         self._statement = f"NOTIFY {channel}"
         self._connect = connect
         self._clock = clock
-        self._lock = threading.Lock()
-        self._reset()
+        self.after_fork()
+        renew_in_child(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """Begin without thread and connection, which stayed in the parent."""
+        self._lock = threading.Lock()
         self._due = threading.Event()
         self._closing = threading.Event()
         self._wanted = False
@@ -50,8 +51,6 @@ class Waker:
 
     def _ask(self, slot: int | None) -> None:
         with self._lock:
-            if self._pid != os.getpid():  # threads do not survive a fork
-                self._reset()
             if slot is None:
                 self._wanted = True
             elif len(self._watched) < _STATUS_MAX:
@@ -66,7 +65,7 @@ class Waker:
     def close(self) -> None:
         """End the thread and its connection; a later wake starts them again."""
         with self._lock:
-            thread = self._thread if self._pid == os.getpid() else None
+            thread = self._thread
             if thread is not None:
                 self._closing.set()
                 self._due.set()

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.clock import Clock
 from threadmill_sa.stores.sql.waker import Waker
 
@@ -31,10 +32,14 @@ class _Listening:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Begin without a listener, which stayed in the parent."""
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
         self._closing = threading.Event()
-        self._pid = os.getpid()
         self._lost = False
 
     def _side_connection(self) -> Any:
@@ -47,9 +52,9 @@ class _Listening:
 
     def listen(self, on_wake: Callable[[], None]) -> None:
         with self._lock:
-            if self._listener is not None and self._pid == os.getpid():
+            if self._listener is not None:
                 return
-            self._pid, self._closing = os.getpid(), threading.Event()
+            self._closing = threading.Event()
             self._listener = threading.Thread(
                 target=self._listen_for_ever,
                 args=(on_wake, self._closing),
@@ -62,7 +67,7 @@ class _Listening:
         with self._lock:
             listener, self._listener = self._listener, None
             self._closing.set()
-        if listener is not None and self._pid == os.getpid():
+        if listener is not None:
             listener.join(timeout=10.0)
 
     def _listen_for_ever(self, on_wake: Callable[[], None], closing: threading.Event) -> None:
