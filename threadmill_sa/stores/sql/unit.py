@@ -88,7 +88,8 @@ class Database:
             except IntegrityError as error:
                 raise StoreInvariantError(
                     f"the store refused a row that contradicts another ({_first_line(error)});"
-                    " nothing was written: use a new id for each job"
+                    " nothing was written: give each job an id of its own, or look for rows"
+                    " edited by hand"
                 ) from error
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = classify(error)
