@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from sqlalchemy import Engine, Integer, MetaData, String, Table, func, select
+from sqlalchemy import Engine, Integer, MetaData, String, Table, func, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from tests.fixtures.servers import Server, postgres_keys
@@ -135,6 +135,16 @@ def pg_desk(pg_engine: Engine) -> Iterator[Desk]:
     store = SqlStore(pg_engine)
     yield open_desk(pg_engine, store)
     store.close()
+
+
+@pytest.fixture
+def two_phase_desk(pg_desk: Desk) -> Desk:
+    """Only where the server keeps prepared transactions; PostgreSQL's own default keeps none."""
+    with pg_desk.engine.connect() as connection:
+        kept = connection.scalar(text("SHOW max_prepared_transactions"))
+    if kept == "0":
+        pytest.skip("this server keeps no prepared transactions")
+    return pg_desk
 
 
 @pytest.fixture

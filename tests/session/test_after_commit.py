@@ -340,15 +340,15 @@ def test_one_of_several_engines_failing_at_commit_nudges_nothing(pg_desk, sqlite
     assert desk.pending() == 0
 
 
-def test_a_two_phase_session_nudges_at_its_commit_and_not_when_prepared(pg_desk):
+def test_a_two_phase_session_nudges_at_its_commit_and_not_when_prepared(two_phase_desk):
     for finish, expected in (("rollback", 0), ("commit", 1)):
-        with Session(pg_desk.engine, twophase=True) as session:
+        with Session(two_phase_desk.engine, twophase=True) as session:
             session.add(Order())
-            pg_desk.nudge([PUMP], session, mode=AFTER)
+            two_phase_desk.nudge([PUMP], session, mode=AFTER)
             session.prepare()
-            assert pg_desk.pending() == 0
+            assert two_phase_desk.pending() == 0
             getattr(session, finish)()
-        assert pg_desk.pending() == expected
+        assert two_phase_desk.pending() == expected
 
 
 def test_a_bare_connection_is_refused_with_the_cure(desk):

@@ -237,6 +237,8 @@ def test_a_task_paused_between_check_and_write_is_refused_and_the_transaction_us
             self.carrier = writes.carrier
             self.request_cron_nudge = writes.request_cron_nudge
             self.insert_jobs = writes.insert_jobs
+            self.expect_nudges = writes.expect_nudges
+            self.fence = writes.fence
             self.plain_verdicts = writes.task_verdicts
 
         def task_verdicts(self, names):
@@ -278,14 +280,14 @@ def test_one_joined_nudge_reads_no_verdict_first(sql_desk):
     assert [kind for kind in statements if kind in {"SELECT", "INSERT"}] == ["INSERT"]
 
 
-def test_a_two_phase_session_wakes_at_its_commit(pg_desk):
-    with Session(pg_desk.engine, twophase=True) as session:
+def test_a_two_phase_session_wakes_at_its_commit(two_phase_desk):
+    with Session(two_phase_desk.engine, twophase=True) as session:
         session.add(Order())
-        pg_desk.nudge([PUMP], session)
+        two_phase_desk.nudge([PUMP], session)
         session.prepare()
-        assert (pg_desk.pending(), pg_desk.wakes) == (0, 0)
+        assert (two_phase_desk.pending(), two_phase_desk.wakes) == (0, 0)
         session.commit()
-    assert (pg_desk.orders(), pg_desk.pending(), pg_desk.wakes) == (1, 1, 1)
+    assert (two_phase_desk.orders(), two_phase_desk.pending(), two_phase_desk.wakes) == (1, 1, 1)
 
 
 def test_a_savepoint_on_plain_sqlite_is_refused_with_advice(sqlite_plain_engine):
