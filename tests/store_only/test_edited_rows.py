@@ -108,3 +108,22 @@ def test_a_fire_that_was_taken_out_by_hand_is_set_again_by_the_next_registration
     host.tm.register()
 
     assert host.tm.get_recurring("edited").next_run_at == T0.replace(minute=0) + HOUR
+
+
+def test_a_job_of_an_unknown_origin_runs_and_holds_up_no_other(host: Host) -> None:
+    """A newer release may write words that this one does not know."""
+    for name in ("edited", "other"):
+        host.tm.trigger(name)
+    with host.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE threadmill_jobs SET cron_origin = 'webhook'"
+                " WHERE cron_task_name = 'edited'"
+            )
+        )
+
+    host.tm.run_until_idle()
+
+    assert sorted(filter(None, host.ran)) == ["edited", "other"]
+    [job] = host.tm.list_jobs(task="edited")
+    assert job.cron_origin == "webhook"

@@ -19,7 +19,7 @@ from threadmill_sa.model.names import (
     check_name,
     check_seconds,
 )
-from threadmill_sa.model.recurring import CronTaskView, MissedRunPolicy
+from threadmill_sa.model.recurring import CronOrigin, CronTask, CronTaskView, MissedRunPolicy
 from threadmill_sa.model.trigger import next_fire, parse_trigger
 
 
@@ -135,6 +135,21 @@ def _delay(delay: float | timedelta | None) -> float | None:
         return None
     return (
         check_seconds(delay, what="delay", minimum=0.0, maximum=limits.DELAY_MAX_SECONDS) or None
+    )
+
+
+def manual_instance(task: CronTask, job_id: JobId) -> NewJob:
+    """Return the instance that an operator asks for, of the definition as it is now."""
+    return NewJob(
+        id=job_id,
+        handler=task.handler,
+        payload=task.payload,
+        queue=task.queue,
+        priority=task.priority,
+        max_attempts=task.max_attempts or limits.MAX_ATTEMPTS_DEFAULT,
+        timeout_seconds=task.timeout_seconds,
+        cron_task_name=task.name,
+        cron_origin=CronOrigin.MANUAL,
     )
 
 

@@ -64,6 +64,9 @@ class TaskPlan:
 Plan = Callable[[TaskReading], TaskPlan]
 """A pure function: no I/O, no clock. An exception of it fails the whole batch."""
 
+MakeInstance = Callable[[CronTask], NewJob]
+"""A pure function, as `Plan`: the instance of a definition. It may be called more than once."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
@@ -110,10 +113,14 @@ class Recurring(Protocol):
         """
         ...
 
-    def trigger(self, job: NewJob, *, now: datetime | None = None) -> bool:
-        """Insert `job` as a manual instance of `job.cron_task_name`; False when it is unknown.
+    def trigger(
+        self, name: str, make: MakeInstance, *, now: datetime | None = None
+    ) -> NewJob | None:
+        """Insert what `make` makes of the definition; None when the task is unknown.
 
-        Ignores the guard and the pause; moves no schedule and consumes no nudge.
+        Guarantee: the definition is read under the lock that the insert holds, so no edit and no
+        new registration of the name can come between. Ignores the guard and the pause; moves no
+        schedule and consumes no nudge.
         """
         ...
 

@@ -12,6 +12,7 @@ from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.limits import BROKEN_RETRY_SECONDS
 from threadmill_sa.model.nudge import ClearOutcome, NudgeOutcome, NudgeVerdict, PendingNudges
+from threadmill_sa.model.records import SnapshotEvent
 from threadmill_sa.model.recurring import (
     CronTask,
     CronTaskScheduleState,
@@ -21,6 +22,7 @@ from threadmill_sa.model.recurring import (
 )
 from threadmill_sa.model.timing import edited_state, first_state, flipped_state
 from threadmill_sa.spi.recurring import (
+    MakeInstance,
     NudgeAction,
     Plan,
     TaskOutcome,
@@ -29,6 +31,7 @@ from threadmill_sa.spi.recurring import (
     TickResult,
 )
 from threadmill_sa.stores.memory.due import DueIndex
+from threadmill_sa.stores.memory.records import RecordLog
 from threadmill_sa.stores.memory.table import JobTable
 
 
@@ -52,7 +55,10 @@ class _Entry:
 class MemoryRecurring:
     """Recurring tasks under the store's lock."""
 
-    def __init__(self, table: JobTable, lock: Lock, clock: Clock) -> None:
+    def __init__(
+        self, table: JobTable, lock: Lock, clock: Clock, log: RecordLog | None = None
+    ) -> None:
+        self._log = log
         self._table = table
         self._lock = lock
         self._clock = clock
@@ -97,6 +103,9 @@ class MemoryRecurring:
             state = flipped_state(entry.task, entry.state, enabled=enabled, now=moment)
             self._write_state(entry, state)
             self._write_nudge(entry, None)
+            if self._log is not None:
+                event = SnapshotEvent.ENABLED if enabled else SnapshotEvent.DISABLED
+                self._log.dropped(name, event, moment)
             return FlipOutcome.CHANGED
 
     def delete(self, name: str) -> bool:
@@ -107,16 +116,19 @@ class MemoryRecurring:
             self._nudged.discard(name)
             return True
 
-    def trigger(self, job: NewJob, *, now: datetime | None = None) -> bool:
+    def trigger(
+        self, name: str, make: MakeInstance, *, now: datetime | None = None
+    ) -> NewJob | None:
         with self._lock:
             moment = now or self._clock.now()
-            entry = self._entries.get(job.cron_task_name or "")
+            entry = self._entries.get(name)
             if entry is None:
-                return False
+                return None
+            job = make(entry.task)
             self._table.require_new([job])
             self._table.add(job, moment)
             entry.state = replace(entry.state, last_run_at=moment, last_run_job_id=job.id)
-            return True
+            return job
 
     def get(self, name: str) -> CronTaskView | None:
         with self._lock:
@@ -133,10 +145,12 @@ class MemoryRecurring:
             if verdict is not NudgeVerdict.ACCEPTED:
                 return NudgeOutcome(verdict)
             entry = self._entries[name]
-            earliest = now or self._clock.now()
+            earliest = moment = now or self._clock.now()
             if entry.nudge is not None:
                 earliest = min(earliest, entry.nudge.requested_at)
             self._write_nudge(entry, earliest)
+            if self._log is not None:
+                self._log.accepted(name, entry.task.epoch, self._last_revision, moment)
             return NudgeOutcome(verdict, revision=self._last_revision)
 
     def clear_cron_nudge(self, name: str, observed: frozenset[int]) -> ClearOutcome:
@@ -145,6 +159,8 @@ class MemoryRecurring:
             if entry is None or entry.nudge is None or entry.nudge.revision not in observed:
                 return ClearOutcome.ABSENT
             self._write_nudge(entry, None)
+            if self._log is not None:
+                self._log.dropped(name, SnapshotEvent.CLEARED, self._clock.now())
             return ClearOutcome.CLEARED
 
     def nominate(self, *, after: str | None, limit: int, now: datetime | None = None) -> list[str]:
@@ -181,6 +197,11 @@ class MemoryRecurring:
     def list(self) -> list[CronTaskView]:
         with self._lock:
             return [_view(self._entries[name]) for name in sorted(self._entries)]
+
+    def living_epoch(self, name: str) -> int | None:
+        """Return the epoch of an enabled task, or None. Takes no lock."""
+        entry = self._entries.get(name)
+        return entry.task.epoch if entry is not None and entry.task.enabled else None
 
     def _create(self, task: CronTask, now: datetime) -> None:
         self._last_epoch += 1

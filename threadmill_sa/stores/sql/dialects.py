@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Rows
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -11,8 +11,11 @@ from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     ColumnElement,
+    Delete,
     FromClause,
+    Insert,
     Select,
     Text,
     bindparam,
@@ -24,8 +27,9 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.base import Executable
 from sqlalchemy.sql.schema import Sequence, Table
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from threadmill_sa.model.limits import REVISION_BLOCK
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
@@ -47,6 +51,8 @@ class SqlDialect(Protocol):
     name: str
     own_clock: bool
     """True when a null `now` means the server's clock; else the caller binds the process clock."""
+    writes_together: bool
+    """True when one statement can delete, insert and update in several tables."""
 
     def now_value(self) -> Instant:
         """Return the instant of the statement, for stored values."""
@@ -90,6 +96,15 @@ class SqlDialect(Protocol):
         """Return an insert with the dialect's ON CONFLICT."""
         ...
 
+    def kept(
+        self, table: Table, key: ColumnElement[Any], *conditions: ColumnElement[bool]
+    ) -> Executable:
+        """Return what gives `key` of the matching row and keeps it so until the transaction ends.
+
+        Other columns of the row may change meanwhile where rows are locked one by one.
+        """
+        ...
+
     def revision_block(self, sequence: Sequence) -> Select[Any] | None:
         """Return what draws the first of limits.REVISION_BLOCK revisions; None: the table does."""
         ...
@@ -118,12 +133,34 @@ class SqlDialect(Protocol):
         """Return what names the accepting transaction in `cron_nudges.slot`."""
         ...
 
+    def recorded(
+        self, accept: Any, pending: Select[Any], record: Callable[[Select[Any]], Insert]
+    ) -> tuple[Executable, ...]:
+        """Return what runs `accept`, which returns the columns of `pending`, and its record.
+
+        The first one returns what `accept` does.
+        """
+        ...
+
+    def committed_by_now(self, schema: Schema) -> ColumnElement[str]:
+        """Return what a snapshot record keeps: enough to tell which nudge records it shows."""
+        ...
+
+    def shows(self, snapshots: FromClause, nudges: FromClause) -> ColumnElement[bool]:
+        """Return the condition that the record of a nudge was committed by a snapshot."""
+        ...
+
+    def with_one_snapshot(self, dropping: Delete, noting: Insert) -> tuple[Executable, ...]:
+        """Return what runs both so that `noting` sees as committed what `dropping` saw."""
+        ...
+
 
 class PostgresDialect:
     """PostgreSQL; functions are named with their schema, whatever a caller's search path says."""
 
     name = "postgresql"
     own_clock = True
+    writes_together = True
 
     def now_value(self) -> Instant:
         clock: ColumnElement[Any] = func.pg_catalog.clock_timestamp(type_=UtcDateTime())
@@ -170,6 +207,13 @@ class PostgresDialect:
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
 
+    def kept(
+        self, table: Table, key: ColumnElement[Any], *conditions: ColumnElement[bool]
+    ) -> Executable:
+        # KEY SHARE: conflicts with a change of a key column, and with that alone.
+        rows = select(key).select_from(table).where(*conditions)
+        return rows.with_for_update(read=True, key_share=True)
+
     def revision_block(self, sequence: Sequence) -> Select[Any]:
         return select(sequence.next_value() * REVISION_BLOCK)
 
@@ -197,10 +241,30 @@ class PostgresDialect:
     def transaction_slot(self) -> ColumnElement[int]:
         return cast(cast(func.pg_catalog.pg_current_xact_id(), Text), BigInteger)
 
+    def recorded(
+        self, accept: Any, pending: Select[Any], record: Callable[[Select[Any]], Insert]
+    ) -> tuple[Executable, ...]:
+        accepted = accept.cte("accepted")
+        rows = select(*[accepted.c[column.name] for column in pending.selected_columns])
+        return (rows.add_cte(record(rows).cte("recorded")),)
+
+    def committed_by_now(self, schema: Schema) -> ColumnElement[str]:
+        del schema
+        return cast(func.pg_catalog.pg_current_snapshot(), Text)
+
+    def shows(self, snapshots: FromClause, nudges: FromClause) -> ColumnElement[bool]:
+        transaction = _named_cast(cast(nudges.c.slot, Text), "pg_catalog.xid8")
+        snapshot = _named_cast(snapshots.c.seen, "pg_catalog.pg_snapshot")
+        return func.pg_catalog.pg_visible_in_snapshot(transaction, snapshot, type_=Boolean())
+
+    def with_one_snapshot(self, dropping: Delete, noting: Insert) -> tuple[Executable, ...]:
+        return (noting.add_cte(dropping.cte("dropped")),)
+
 
 class SqliteDialect:
     name = "sqlite"
     own_clock = False
+    writes_together = False
 
     def now_value(self) -> Instant:
         return now_parameter()
@@ -244,6 +308,12 @@ class SqliteDialect:
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)
 
+    def kept(
+        self, table: Table, key: ColumnElement[Any], *conditions: ColumnElement[bool]
+    ) -> Executable:
+        # A write that changes nothing makes the transaction the one writer.
+        return update(table).where(*conditions).values({key: key}).returning(key)
+
     def revision_block(self, sequence: Sequence) -> None:
         del sequence  # AUTOINCREMENT draws them one by one
 
@@ -279,6 +349,39 @@ class SqliteDialect:
 
     def transaction_slot(self) -> ColumnElement[int]:
         return literal_column("0", BigInteger)
+
+    def recorded(
+        self, accept: Any, pending: Select[Any], record: Callable[[Select[Any]], Insert]
+    ) -> tuple[Executable, ...]:
+        return accept, record(pending)
+
+    def committed_by_now(self, schema: Schema) -> ColumnElement[str]:
+        # One writer: the numbers of the records are in the order of the commits.
+        newest = select(func.max(schema.nudge_records.c.id)).scalar_subquery()
+        return cast(func.coalesce(newest, 0), Text)
+
+    def shows(self, snapshots: FromClause, nudges: FromClause) -> ColumnElement[bool]:
+        shown: ColumnElement[bool] = nudges.c.id <= cast(snapshots.c.seen, BigInteger)
+        return shown
+
+    def with_one_snapshot(self, dropping: Delete, noting: Insert) -> tuple[Executable, ...]:
+        return dropping, noting
+
+
+class _Named(UserDefinedType[Any]):
+    """A type of the server by its name, to cast to."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        return self.name
+
+
+def _named_cast(value: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+    return cast(value, _Named(name))
 
 
 def choose_dialect(name: str) -> SqlDialect:

@@ -65,9 +65,9 @@ class SqlJobs:
     def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if not jobs:
             return
-        self._database.write(
-            lambda connection: self._writes.insert_jobs(connection.execute, jobs, now=now)
-        )
+        one = len(jobs) <= limits.INSERT_BATCH_MAX
+        write = self._database.write_one if one else self._database.write
+        write(lambda connection: self._writes.insert_jobs(connection.execute, jobs, now=now))
 
     def claim(
         self,
@@ -100,19 +100,21 @@ class SqlJobs:
                     break
             return claimed
 
-        return self._database.write(work)
+        # In one statement there is nothing between two claims that could fail.
+        one = queues is None or len(queues) == 1
+        return self._database.write_one(work) if one else self._database.write(work)
 
     def finish(
         self, node_id: NodeId, outcomes: Sequence[AttemptOutcome], *, now: datetime | None = None
     ) -> list[FinishVerdict]:
         if not outcomes:
             return []
-        recorded = self._database.write(
-            lambda connection: self._end_attempts(connection, node_id, outcomes, now)
-        )
+        silent = all(outcome.kind is OutcomeKind.SUCCEEDED for outcome in outcomes)
+        write = self._database.write_one if silent else self._database.write  # no history, or some
+        recorded = write(lambda connection: self._end_attempts(connection, node_id, outcomes, now))
         return [
-            FinishVerdict.RECORDED if outcome in recorded else FinishVerdict.LOST
-            for outcome in outcomes
+            FinishVerdict.RECORDED if number in recorded else FinishVerdict.LOST
+            for number in range(len(outcomes))
         ]
 
     def _end_attempts(
@@ -121,33 +123,40 @@ class SqlJobs:
         node_id: NodeId | None,
         outcomes: Sequence[AttemptOutcome],
         now: datetime | None,
-    ) -> set[AttemptOutcome]:
-        """End attempts and append what the job rows can no longer tell; returns those recorded."""
-        packed = record_text(self._dialect, [rows.outcome_record(each) for each in outcomes])
+    ) -> set[int]:
+        """End attempts and append what the job rows can no longer tell.
+
+        A job may be ended twice in one batch: by an attempt that was lost and by its newest, or
+        twice by the same, of which the first counts.
+        Returns: the positions of the outcomes that were recorded.
+        """
+        firsts: dict[tuple[JobId, int], int] = {}
+        for number, outcome in enumerate(outcomes):
+            firsts.setdefault((outcome.job_id, outcome.attempt_token), number)
+        sent = [outcomes[number] for number in firsts.values()]
+        packed = record_text(self._dialect, [rows.outcome_record(each) for each in sent])
         ended = connection.execute(
             self._finish,
             {
-                "ids": self._dialect.list_value(each.job_id for each in outcomes),
+                "ids": self._dialect.list_value(each.job_id for each in sent),
                 "rows": packed,
                 "node_id": node_id,
                 "now": self._database.instant(now),
             },
         )
-        rows_by_id = {row.id: row for row in ended}
-        recorded = {each for each in outcomes if each.job_id in rows_by_id}
+        recorded = {firsts[JobId(row.id), row.attempt_token]: row for row in ended}
         history = [
             entry
-            for outcome in outcomes
-            if outcome in recorded
-            for entry in _history(outcome, rows_by_id[outcome.job_id])
+            for number, row in sorted(recorded.items())
+            for entry in _history(outcomes[number], row)
         ]
         if history:
             connection.execute(self._history, history)
-        return recorded
+        return set(recorded)
 
     def promote(self, *, limit: int, now: datetime | None = None) -> int:
         parameters = {"limit": limit, "now": self._database.instant(now)}
-        return self._database.write(
+        return self._database.write_one(
             lambda connection: connection.execute(self._promote, parameters).rowcount
         )
 
@@ -190,7 +199,7 @@ class SqlJobs:
         return self._database.read(work)
 
     def counts(self) -> Mapping[JobState, int]:
-        found = self._database.read(
+        found = self._database.read_one(
             lambda connection: {
                 row.state: int(row.n) for row in connection.execute(self._count_states)
             }
@@ -198,7 +207,7 @@ class SqlJobs:
         return {state: found.get(state.value, 0) for state in JobState}
 
     def queue_depths(self) -> Mapping[str, int]:
-        return self._database.read(
+        return self._database.read_one(
             lambda connection: {
                 row.queue: int(row.n) for row in connection.execute(self._count_queues)
             }
@@ -233,7 +242,7 @@ class SqlJobs:
         statement = self._lists[state is not None, queue is not None, task is not None]
         parameters: dict[str, Any] = {"queue": queue, "task": task, "limit": limit}
         parameters["state"] = None if state is None else state.value
-        return self._database.read(
+        return self._database.read_one(
             lambda connection: [
                 rows.job_summary(row) for row in connection.execute(statement, parameters)
             ]

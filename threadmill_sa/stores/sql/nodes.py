@@ -47,18 +47,20 @@ class SqlNodes:
             )
             return frozenset({each.job_id for each in held} - {row.id for row in beaten})
 
-        return self._database.write(work)
+        return self._database.write(work) if held else self._database.write_one(work)
 
     def remove(self, node_id: NodeId) -> None:
-        self._database.write(lambda connection: connection.execute(self._remove, {"id": node_id}))
+        self._database.write_one(
+            lambda connection: connection.execute(self._remove, {"id": node_id})
+        )
 
     def remove_stale(self, *, older_than_seconds: float) -> int:
         parameters = {"older_than_seconds": older_than_seconds, "clock": SystemClock().now()}
-        return self._database.write(
+        return self._database.write_one(
             lambda connection: connection.execute(self._remove_stale, parameters).rowcount
         )
 
     def list(self) -> list[NodeView]:
-        return self._database.read(
+        return self._database.read_one(
             lambda connection: [rows.node_view(row) for row in connection.execute(self._list)]
         )

@@ -17,6 +17,7 @@ from threadmill_sa.errors import StoreUnavailableError
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.nudge import ClearOutcome, NudgeOutcome, NudgeVerdict
+from threadmill_sa.model.records import SnapshotEvent
 from threadmill_sa.model.recurring import (
     CronTask,
     CronTaskView,
@@ -24,12 +25,13 @@ from threadmill_sa.model.recurring import (
     RegisterOutcome,
 )
 from threadmill_sa.model.timing import edited_state, first_state, flipped_state
-from threadmill_sa.spi.recurring import Plan, TaskOutcome
+from threadmill_sa.spi.recurring import MakeInstance, Plan, TaskOutcome
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.materializing import Materializing
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import nudges as nudge_statements
+from threadmill_sa.stores.sql.statements import records as record_statements
 from threadmill_sa.stores.sql.statements import recurring as statements
 from threadmill_sa.stores.sql.unit import Database
 from threadmill_sa.stores.sql.writing import ProducerWrites
@@ -57,6 +59,8 @@ class SqlRecurring:
         self._delete_definition = statements.delete_definition(schema)
         self._delete_state = statements.delete_state(schema)
         self._delete_nudges = nudge_statements.delete_nudges_of(schema)
+        self._record_drop = record_statements.record_drop(schema, dialect)
+        self._drop_nudges = dialect.with_one_snapshot(self._delete_nudges, self._record_drop)
         self._mark_triggered = statements.mark_triggered(schema, dialect)
         self._view = statements.read_views(schema, one=True)
         self._views = statements.read_views(schema, one=False)
@@ -130,7 +134,10 @@ class SqlRecurring:
                 return FlipOutcome.UNCHANGED
             # A later statement, hence a later snapshot than the flip: what it sees committed
             # before the flip; a transaction still open commits later and counts.
-            connection.execute(self._delete_nudges, {"name": name})
+            event = SnapshotEvent.ENABLED if enabled else SnapshotEvent.DISABLED
+            drop = {"name": name, "happening": event.value, "now": stamp}
+            for statement in self._drop_nudges:
+                connection.execute(statement, drop)
             state = rows.schedule_state(locked, name)
             task = rows.cron_task(flipped, fingerprint=state.timing_fingerprint)
             moved = flipped_state(task, state, enabled=enabled, now=stamp)
@@ -149,27 +156,31 @@ class SqlRecurring:
 
         return self._database.write(work)
 
-    def trigger(self, job: NewJob, *, now: datetime | None = None) -> bool:
-        name = job.cron_task_name
-
-        def work(connection: Connection) -> bool:
-            if connection.execute(self._lock, {"name": name}).one_or_none() is None:
-                return False
+    def trigger(
+        self, name: str, make: MakeInstance, *, now: datetime | None = None
+    ) -> NewJob | None:
+        def work(connection: Connection) -> NewJob | None:
+            locked = connection.execute(self._lock, {"name": name}).one_or_none()
+            if locked is None:
+                return None
+            # Read under the lock: what another transaction read before may be replaced by now.
+            found = connection.execute(self._definition, {"task": name}).one()
+            job = make(rows.cron_task(found, fingerprint=locked.timing_fingerprint))
             self._writes.insert_jobs(connection.execute, [job], now=now)
             mark = {"name": name, "id": job.id, "now": self._database.instant(now)}
             connection.execute(self._mark_triggered, mark)
-            return True
+            return job
 
         return self._database.write(work)
 
     def get(self, name: str) -> CronTaskView | None:
-        found = self._database.read(
+        found = self._database.read_one(
             lambda connection: connection.execute(self._view, {"task": name}).all()
         )
         return rows.task_views(found)[0] if found else None
 
     def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
-        return self._database.read(
+        return self._database.read_one(
             lambda connection: self._writes.task_verdicts(connection.execute, names)
         )
 
@@ -187,13 +198,16 @@ class SqlRecurring:
             connection.execute(self._lock, {"name": name})
             parameters = {"name": name, "revisions": revisions}
             cleared = connection.execute(self._clear, parameters).rowcount
+            if cleared:
+                drop = {"name": name, "happening": SnapshotEvent.CLEARED.value}
+                connection.execute(self._record_drop, drop | {"now": self._database.instant(None)})
             return ClearOutcome.CLEARED if cleared else ClearOutcome.ABSENT
 
         return self._database.write(work)
 
     def nominate(self, *, after: str | None, limit: int, now: datetime | None = None) -> list[str]:
         parameters = {"after": after or "", "limit": limit, "now": self._database.instant(now)}
-        return self._database.read(
+        return self._database.read_one(
             lambda connection: list(connection.execute(self._nominate, parameters).scalars())
         )
 
@@ -208,10 +222,10 @@ class SqlRecurring:
         return self._materializing.commit(names, plan, wait=wait, now=now)
 
     def sweep_nudges(self, *, limit: int) -> int:
-        return self._database.write(
+        return self._database.write_one(
             lambda connection: len(connection.execute(self._sweep, {"limit": limit}).all())
         )
 
     def list(self) -> list[CronTaskView]:
-        found = self._database.read(lambda connection: connection.execute(self._views).all())
+        found = self._database.read_one(lambda connection: connection.execute(self._views).all())
         return sorted(rows.task_views(found), key=lambda view: view.name)

@@ -38,6 +38,7 @@ RESULT_NOTE = "threadmill.truncated.result"
 
 _KINDS = {kind.value: kind for kind in TriggerKind}
 _POLICIES = {policy.value: policy for policy in MissedRunPolicy}
+_ORIGINS: dict[Any, Any] = {None: None} | {origin.value: origin for origin in CronOrigin}
 _STATE_AFTER = {
     OutcomeKind.SUCCEEDED: JobState.SUCCEEDED,
     OutcomeKind.RETRY: JobState.SCHEDULED,
@@ -153,7 +154,9 @@ def _summary_fields(row: Any) -> dict[str, Any]:
 
 
 def _origin(value: str | None) -> CronOrigin | None:
-    return None if value is None else CronOrigin(value)
+    # A word of a newer release stays as it is: to refuse it would refuse every claim it is in.
+    origin: CronOrigin | None = _ORIGINS.get(value, value)
+    return origin
 
 
 def _node(value: Any) -> NodeId | None:

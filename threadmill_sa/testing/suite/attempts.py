@@ -222,6 +222,30 @@ class FinishSuite:
         states = [read(store, job.id).state for job in (first, second, third)]
         assert states == [JobState.FAILED, JobState.PROCESSING, JobState.SUCCEEDED]
 
+    def test_a_late_end_beside_the_newest_of_the_same_job_is_lost(self, store: JobStore) -> None:
+        insert(store)
+        node = new_node()
+        [lost] = claim(store, node)
+        store.jobs.finish(node, [outcome(lost, OutcomeKind.RELEASED)], now=END)
+        [held] = claim(store, node)
+        batch = [outcome(lost, OutcomeKind.RETRY), outcome(held)]
+
+        assert store.jobs.finish(node, batch, now=END) == [LOST, RECORDED]
+
+        job = read(store, held.id)
+        assert (job.state, len(job.history)) == (JobState.SUCCEEDED, 2)
+
+    def test_the_first_of_two_ends_of_one_attempt_counts(self, store: JobStore) -> None:
+        insert(store)
+        node = new_node()
+        [held] = claim(store, node)
+        batch = [outcome(held, OutcomeKind.FAILED), outcome(held), outcome(held)]
+
+        assert store.jobs.finish(node, batch, now=END) == [RECORDED, LOST, LOST]
+
+        job = read(store, held.id)
+        assert (job.state, len(job.history)) == (JobState.FAILED, 1)
+
     def test_no_outcomes_have_no_verdicts(self, store: JobStore) -> None:
         assert store.jobs.finish(new_node(), [], now=END) == []
 

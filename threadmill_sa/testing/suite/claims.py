@@ -96,6 +96,21 @@ class ClaimSuite:
 
         assert ids_of(claimed) == [mine.id, other.id]
 
+    def test_jobs_of_several_handlers_are_one_line(self, store: JobStore) -> None:
+        jobs = [
+            new_job(handler=handler, priority=priority)
+            for handler, priority in (("b", 0), ("a", 0), ("b", 5), ("a", 5), ("b", 0))
+        ]
+        store.jobs.insert(jobs, now=T0)
+
+        for queues in (None, ["default"]):
+            node = new_node()
+            claimed = store.jobs.claim(node, queues=queues, handlers=["a", "b"], limit=9, now=T0)
+
+            assert ids_of(claimed) == ids_of(jobs[i] for i in (2, 3, 0, 1, 4))
+            released = [outcome(job, OutcomeKind.RELEASED) for job in claimed]
+            store.jobs.finish(node, released, now=T0)
+
     def test_a_node_without_handlers_gets_nothing(self, store: JobStore) -> None:
         insert(store)
 

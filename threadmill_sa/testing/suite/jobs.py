@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import timedelta, timezone
+from functools import partial
 
 import pytest
 
-from threadmill_sa.errors import JoinError, StoreInvariantError
+from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import JobSummary, NewJob, OutcomeKind
 from threadmill_sa.model.recurring import CronOrigin
 from threadmill_sa.model.state import JobState
-from threadmill_sa.spi.store import CannotJoin, JobStore
+from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
     T0,
     claim,
@@ -29,33 +30,6 @@ from threadmill_sa.testing.suite.tools import (
     seconds,
     together,
 )
-
-
-class StoreSuite:
-    """The store as a whole."""
-
-    def test_a_store_describes_itself_in_one_line(self, store: JobStore) -> None:
-        text = store.describe()
-
-        assert text.strip()
-        assert "\n" not in text
-
-    def test_a_store_that_is_set_up_is_ready(self, store: JobStore) -> None:
-        store.check_ready()
-
-    def test_a_handle_that_is_no_transaction_is_not_joined(self, store: JobStore) -> None:
-        if store.capabilities.joins:
-            with pytest.raises(JoinError):
-                store.joined(object())
-        else:
-            answer = store.joined(object())
-            assert isinstance(answer, CannotJoin)
-            assert answer.reason
-
-    def test_a_wake_channel_exists_only_where_others_share_the_store(
-        self, store: JobStore
-    ) -> None:
-        assert store.capabilities.shared or store.wakes is None
 
 
 class InsertSuite:
@@ -119,6 +93,16 @@ class InsertSuite:
 
         assert store.jobs.get(job.id) is None
 
+    def test_the_rest_of_a_refused_batch_can_be_stored_afterwards(self, store: JobStore) -> None:
+        [stored] = insert(store)
+        rest = [new_job(), new_job()]
+        with pytest.raises(StoreInvariantError):
+            store.jobs.insert([*rest, stored], now=T0)
+
+        store.jobs.insert(rest, now=T0)
+
+        assert [read(store, job.id).attempt_token for job in rest] == [0, 0]
+
     def test_an_empty_batch_writes_nothing(self, store: JobStore) -> None:
         store.jobs.insert([], now=T0)
 
@@ -176,6 +160,18 @@ class InsertSuite:
         [new] = insert(store, timeout_seconds=timeout)
 
         assert read(store, new.id).timeout_seconds == timeout
+
+    def test_batches_over_the_same_queues_in_either_order_all_arrive(
+        self, store: JobStore
+    ) -> None:
+        def produce(*queues: str) -> None:
+            for _ in range(10):
+                store.jobs.insert([new_job(queue=queue) for queue in queues], now=T0)
+
+        one, other = partial(produce, "a", "b"), partial(produce, "b", "a")
+        together(one, other, one, other)
+
+        assert store.jobs.queue_depths() == {"a": 40, "b": 40}
 
     def test_run_at_makes_a_job_wait_for_its_instant(self, store: JobStore) -> None:
         [new] = insert(store, run_at=T0 + seconds(60))
@@ -340,7 +336,7 @@ class CountSuite:
         store.recurring.register(new_task(), now=T0)
 
         store.recurring.materialize(["pump"], one_instance, now=T0)
-        store.recurring.trigger(new_job(cron_task_name="pump"), now=T0)
+        store.recurring.trigger("pump", lambda _: new_job(cron_task_name="pump"), now=T0)
 
         self._expect(store, {JobState.ENQUEUED: 2}, {"default": 2})
 

@@ -152,6 +152,12 @@ class NudgeSuite(WithPump):
         assert tick(store, plan).result is TickResult.MATERIALIZED
         assert view(store).nudge_revisions == frozenset()
 
+    def test_of_several_requests_the_earliest_is_shown(self, store: JobStore) -> None:
+        for at in (T0 + seconds(1), T0 + seconds(0.5), T0 + seconds(2)):
+            nudge(store, at)
+
+        assert view(store).nudge_requested_at == T0 + seconds(0.5)
+
     def test_n2_compacting_nothing_writes_nothing(self, store: JobStore) -> None:
         before = view(store)
 

@@ -18,6 +18,7 @@ from threadmill_sa.testing.suite.tools import (
     new_task,
     run_all,
     seconds,
+    tick,
     view,
 )
 
@@ -90,6 +91,16 @@ class RegisterSuite:
         store.recurring.register(new_task(), now=T0 + seconds(HOUR))
 
         assert view(store).next_run_at == T0 + seconds(600)
+
+    def test_a_restart_after_the_clock_stepped_back_repeats_no_fire(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        store.recurring.register(new_task(), now=T0)
+        tick(store, plan, T0 + seconds(600))
+
+        store.recurring.register(new_task(), now=T0 + seconds(1))
+
+        assert view(store).next_run_at == T0 + seconds(1200)
 
     def test_weekly_work_survives_a_deploy_every_six_hours(
         self, store: JobStore, plan: Plan

@@ -66,6 +66,17 @@ class RevisionSuite(WithPump):
 
         assert view(store).nudge_revisions == {new}
 
+    def test_an_older_acceptance_that_was_not_observed_is_not_cleared(
+        self, store: JobStore
+    ) -> None:
+        nudge(store)
+        new = nudge(store)
+        pending = view(store).nudge_revisions
+
+        store.recurring.clear_cron_nudge("pump", frozenset({new}))
+
+        assert view(store).nudge_revisions == pending - {new}
+
     def test_what_a_compaction_made_is_cleared_by_its_own_revision_only(
         self, store: JobStore
     ) -> None:

@@ -11,6 +11,7 @@ from threadmill_sa.model.job import NewJob, OutcomeKind
 from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.model.recurring import (
     CronOrigin,
+    CronTask,
     FlipOutcome,
 )
 from threadmill_sa.model.state import JobState
@@ -100,7 +101,7 @@ class TriggerSuite:
         store.recurring.register(new_task(), now=T0)
         job = self._manual()
 
-        assert store.recurring.trigger(job, now=T0 + seconds(1)) is True
+        assert store.recurring.trigger("pump", lambda _: job, now=T0 + seconds(1)) == job
 
         stored = read(store, job.id)
         assert (stored.state, stored.cron_origin) == (JobState.ENQUEUED, CronOrigin.MANUAL)
@@ -111,14 +112,14 @@ class TriggerSuite:
     def test_an_unknown_task_gets_no_job(self, store: JobStore) -> None:
         job = self._manual()
 
-        assert store.recurring.trigger(job, now=T0) is False
+        assert store.recurring.trigger("pump", lambda _: job, now=T0) is None
         assert store.jobs.get(job.id) is None
 
     def test_neither_guard_nor_pause_stop_it(self, store: JobStore) -> None:
         store.recurring.register(new_task(enabled=False), now=T0)
 
         for _ in range(2):
-            assert store.recurring.trigger(self._manual(), now=T0) is True
+            assert store.recurring.trigger("pump", self._manual_of, now=T0) is not None
 
         assert len(instances(store)) == 2
 
@@ -127,7 +128,7 @@ class TriggerSuite:
         store.recurring.request_cron_nudge("pump", now=T0)
         before = view(store)
 
-        store.recurring.trigger(self._manual(), now=T0)
+        store.recurring.trigger("pump", self._manual_of, now=T0)
 
         after = view(store)
         assert after.next_run_at == before.next_run_at
@@ -138,7 +139,9 @@ class TriggerSuite:
         [stored] = insert(store)
 
         with pytest.raises(StoreInvariantError):
-            store.recurring.trigger(replace(self._manual(), id=stored.id), now=T0)
+            store.recurring.trigger(
+                "pump", lambda _: replace(self._manual(), id=stored.id), now=T0
+            )
 
         assert view(store).last_run_at is None
 
@@ -146,7 +149,7 @@ class TriggerSuite:
         self, store: JobStore, plan: Plan
     ) -> None:
         store.recurring.register(new_task(), now=T0)
-        store.recurring.trigger(self._manual(), now=T0)
+        store.recurring.trigger("pump", self._manual_of, now=T0)
         node = new_node()
         [held] = claim(store, node)
         due = T0 + seconds(600)
@@ -164,6 +167,26 @@ class TriggerSuite:
             TickResult.IDLE,
         ]
         assert runs.origin is CronOrigin.SCHEDULE
+
+    def test_it_is_made_of_the_definition_as_it_is_by_then(self, store: JobStore) -> None:
+        store.recurring.register(new_task(payload="1"), now=T0)
+        store.recurring.delete("pump")
+        store.recurring.register(new_task(payload="2", queue="slow"), now=T0)
+        seen: list[CronTask] = []
+
+        def make(task: CronTask) -> NewJob:
+            seen.append(task)
+            return replace(self._manual(), payload=task.payload, queue=task.queue)
+
+        job = store.recurring.trigger("pump", make, now=T0)
+
+        assert job is not None
+        stored = read(store, job.id)
+        assert (stored.payload, stored.queue) == ("2", "slow")
+        assert {(each.name, each.epoch) for each in seen} == {("pump", view(store).epoch)}
+
+    def _manual_of(self, task: CronTask) -> NewJob:
+        return replace(self._manual(), cron_task_name=task.name)
 
     @staticmethod
     def _manual() -> NewJob:

@@ -185,7 +185,7 @@ def finish_attempts(schema: Schema, dialect: SqlDialect) -> Update:
             result=rows.c.result,
             metadata=func.coalesce(rows.c.metadata, jobs.c.metadata),
         )
-        .returning(jobs.c.id, jobs.c.attempt, jobs.c.state_at)
+        .returning(jobs.c.id, jobs.c.attempt_token, jobs.c.attempt, jobs.c.state_at)
     )
 
 

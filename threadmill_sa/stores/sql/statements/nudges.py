@@ -118,13 +118,19 @@ def sweep_dead(schema: Schema) -> Any:
     """
     nudges = schema.cron_nudges
     living = select(literal(1)).select_from(schema.cron_tasks).where(is_nudge_of(schema))
+    is_dead = ~living.correlate(nudges).exists()
     dead = (
         select(nudges.c.revision)
-        .where(~living.correlate(nudges).exists())
+        .where(is_dead)
         .order_by(nudges.c.revision)
         .limit(bindparam("limit", type_=Integer()))
     )
-    return delete(nudges).where(nudges.c.revision.in_(dead)).returning(nudges.c.task_name)
+    return (
+        delete(nudges)
+        .where(nudges.c.revision.in_(dead))
+        .where(is_dead)  # again: after a failover a living nudge may have an equal revision
+        .returning(nudges.c.task_name)
+    )
 
 
 def shield_slots(schema: Schema) -> Any:

@@ -29,8 +29,8 @@ from sqlalchemy.sql.dml import Delete, Insert, Update
 from threadmill_sa.model import limits
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
-from threadmill_sa.stores.sql.statements.jobs import is_unfinished_instance_of
-from threadmill_sa.stores.sql.statements.nudges import is_nudge_of
+from threadmill_sa.stores.sql.statements.jobs import insert_job, is_unfinished_instance_of
+from threadmill_sa.stores.sql.statements.nudges import consume_nudges, is_nudge_of
 
 _BEGINNING = datetime(1, 1, 2, tzinfo=UTC)  # of time, whatever the zone of the session
 
@@ -230,6 +230,17 @@ def write_state(schema: Schema) -> Update:
         .where(state.c.task_name == bindparam("task", type_=String()))
         .values({name: bindparam(name, type_=type_) for name, type_ in _STATE_TYPES.items()})
     )
+
+
+def commit_nudged(schema: Schema, dialect: SqlDialect) -> Update:
+    """Consume the visible nudges of one task, insert its job and write its state, in one.
+
+    The binds are those of `consume_nudges`, `insert_job` and `write_state`. One snapshot serves
+    all three: it is younger than the lock, and a nudge that it does not see survives.
+    """
+    consumed = consume_nudges(schema).cte("consumed")
+    inserted = insert_job(schema, dialect).cte("inserted")
+    return write_state(schema).add_cte(consumed, inserted)
 
 
 def draw_epoch(schema: Schema, dialect: SqlDialect) -> Any:
