@@ -34,3 +34,12 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def suspend_proof_seconds() -> float:
+    """Seconds from an arbitrary start that go on while the machine is suspended, where it can.
+
+    What trusts a lease must notice that a night has passed; `monotonic` stands still in it.
+    """
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)

@@ -1,0 +1,1 @@
+"""Who leads: leases held by contenders, locks, and schedules that only the leader runs."""
