@@ -6,20 +6,21 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from threadmill_sa.cli.demo.embedded import embedded_postgres
+from threadmill_sa.cli.demo.embedded import embedded_postgres, embedded_valkey
 from threadmill_sa.cli.demo.report import make_report, report_rows
 from threadmill_sa.cli.demo.run import Demo
 from threadmill_sa.cli.demo.screen import Screen
 from threadmill_sa.cli.demo.settings import DemoSettings
 from threadmill_sa.cli.options import output_options, wants_json
 from threadmill_sa.cli.output import emit_json, emit_table, note
+from threadmill_sa.cli.redis_url import is_redis_url, redis_client, with_prefix
 from threadmill_sa.cli.target import read_url
 
 _CALM = ["--heartbeat", "3", "--heartbeat-timeout", "15"]
@@ -33,8 +34,11 @@ _RECEIVER_SECONDS = 0.05  # a slow receiver, so that kills also hit between deli
 @click.option("--producers", type=click.IntRange(1, 32), default=4, show_default=True)
 @click.option("--orders", type=click.IntRange(1, 1_000_000), default=300, show_default=True)
 @click.option("--workers", type=click.IntRange(1, 100), default=4, show_default=True)
-@click.option("--url", metavar="URL", help="A PostgreSQL database; works in a schema of its own.")
+@click.option(
+    "--url", metavar="URL", help="A PostgreSQL database or a Redis; works in a part of its own."
+)
 @click.option("--postgres", is_flag=True, help="Start an embedded PostgreSQL 18 for it.")
+@click.option("--redis", is_flag=True, help="Start an embedded Valkey; the desk is on SQLite.")
 @click.option("--kills", type=click.IntRange(0, 1000), default=0, help="kill -9 the worker.")
 @click.option("--seed", type=int, help="Repeat the orders and kills of that run.")
 @click.option(
@@ -50,6 +54,7 @@ def demo(
     *,
     url: str | None,
     postgres: bool,
+    redis: bool,
     directory: Path | None,
     **sizes: Any,
 ) -> None:
@@ -59,11 +64,10 @@ def demo(
     some roll back. A worker process relays the rows to a file. At the end every row is counted:
     exit code 1 when one was lost or out of order.
     """
-    if url is not None and postgres:
-        raise click.UsageError("--url and --postgres exclude each other")
+    if (url is not None) + postgres + redis > 1:
+        raise click.UsageError("--url, --postgres and --redis exclude each other")
     _check_url(url)
-    server = embedded_postgres() if postgres else nullcontext(url)
-    with server as address, _workplace(directory) as place:
+    with _server(url, postgres=postgres, redis=redis) as address, _workplace(directory) as place:
         report = _run(address, place.path, **sizes)
         if wants_json(ctx):
             emit_json(report)
@@ -72,6 +76,12 @@ def demo(
         place.keep = directory is not None or not report["ok"]
     if not report["ok"]:
         ctx.exit(1)
+
+
+def _server(url: str | None, *, postgres: bool, redis: bool) -> AbstractContextManager[str | None]:
+    if postgres:
+        return embedded_postgres()
+    return embedded_valkey() if redis else nullcontext(url)
 
 
 @dataclass(slots=True)
@@ -111,10 +121,13 @@ def _run(
     kills: int,
     seed: int | None,
 ) -> dict[str, Any]:
+    own = f"threadmill_demo_{secrets.token_hex(4)}"
+    on_redis = url is not None and is_redis_url(url)
     settings = DemoSettings(
-        url=url or f"sqlite:///{place / 'desk.db'}",
+        url=f"sqlite:///{place / 'desk.db'}" if url is None or on_redis else url,
         directory=str(place),
-        schema=None if url is None else f"threadmill_demo_{secrets.token_hex(4)}",
+        schema=None if url is None or on_redis else own,
+        redis=with_prefix(url, own) if url is not None and on_redis else None,
         orders=orders,
         producers=producers,
         seed=secrets.randbelow(2**32) if seed is None else seed,
@@ -130,7 +143,10 @@ def _run(
 def _check_url(url: str | None) -> None:
     if url is None:
         return
+    if is_redis_url(url):
+        redis_client(url)
+        return
     if read_url(url).get_backend_name() != "postgresql":
         raise click.UsageError(
-            "--url is for PostgreSQL; without it the demo runs on a SQLite file of its own"
+            "--url is for PostgreSQL or Redis; without it the demo runs on a SQLite file"
         )

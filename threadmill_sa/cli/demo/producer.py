@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from threadmill_sa.app import Threadmill
 from threadmill_sa.cli.demo.desk import Order
 from threadmill_sa.cli.demo.journal import Journal
 from threadmill_sa.cli.demo.relay import PUMP
@@ -42,7 +41,7 @@ class Producer:
 
     def __init__(self, settings: DemoSettings, number: int) -> None:
         self._engine = settings.engine(writes_first=True)
-        self._threadmill = Threadmill(self._engine, schema=settings.schema)
+        self._threadmill = settings.threadmill(self._engine)
         self._journal = Journal(settings.commits(number))
         self._random = random.Random(f"{settings.seed}-{number}")  # noqa: S311 - no secret
         self._number = number

@@ -34,7 +34,7 @@ def app() -> Threadmill:
 
 def declare(engine: Engine, settings: DemoSettings) -> Threadmill:
     """A Threadmill that knows the pump."""
-    tm = Threadmill(engine, schema=settings.schema)
+    tm = settings.threadmill(engine)
 
     @tm.job(
         "relay-outbox", max_attempts=_ATTEMPTS, backoff=Backoff(initial=0.1, factor=1, maximum=1)

@@ -10,6 +10,8 @@ from pathlib import Path
 from sqlalchemy import Engine, create_engine
 
 from threadmill_sa import sqlite
+from threadmill_sa.app import Threadmill
+from threadmill_sa.cli.redis_url import redis_client
 from threadmill_sa.clock import SystemClock
 from threadmill_sa.errors import InvalidValueError
 from threadmill_sa.stores.sql.servers import engine_url
@@ -24,6 +26,7 @@ class DemoSettings:
     url: str
     directory: str
     schema: str | None = None  # PostgreSQL: a schema of the demo's own
+    redis: str | None = None  # jobs and nudges live there; the desk stays in the database of `url`
     orders: int = 300
     producers: int = 4
     seed: int = 0
@@ -57,6 +60,12 @@ class DemoSettings:
         elif self.schema is not None:
             return engine.execution_options(schema_translate_map={None: self.schema})
         return engine
+
+    def threadmill(self, engine: Engine) -> Threadmill:
+        """A Threadmill of one process: on the desk's database, or on Redis beside it."""
+        if self.redis is None:
+            return Threadmill(engine, schema=self.schema)
+        return Threadmill.redis(*redis_client(self.redis))
 
     @property
     def sink(self) -> Path:

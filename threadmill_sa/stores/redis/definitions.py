@@ -1,0 +1,184 @@
+"""Recurring tasks as they are stored, and back. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from threadmill_sa.errors import StoreInvariantError
+from threadmill_sa.model.limits import BROKEN_RETRY_SECONDS
+from threadmill_sa.model.nudge import PendingNudges
+from threadmill_sa.model.recurring import (
+    CronTask,
+    CronTaskScheduleState,
+    CronTaskView,
+    MissedRunPolicy,
+)
+from threadmill_sa.model.trigger import TriggerKind
+from threadmill_sa.spi.recurring import TaskReading
+from threadmill_sa.stores.redis.hashes import maybe_moment, micros, moment
+
+_KINDS: Final = {kind.value: kind for kind in TriggerKind}
+_POLICIES: Final = {policy.value: policy for policy in MissedRunPolicy}
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """The definition but for what the gate says. Fields of newer releases are passed over."""
+
+    trigger_kind: str
+    trigger_value: str
+    zone: str
+    handler: str
+    queue: str
+    priority: int
+    missed_run_policy: str
+    anchor_at: int
+    created_at: int
+    updated_at: int
+    payload: str | None = None
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    next_run_at: int | None = None
+    last_run_at: int | None = None
+    last_run_job_id: UUID | None = None
+    in_flight_job_id: UUID | None = None
+    timing_fingerprint: str | None = None
+    broken_reason: str | None = None
+    broken_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """One task as a script read it. The texts go back to the script that compares them."""
+
+    name: str
+    definition: bytes
+    gate: bytes
+    state: bytes
+    revision: int | None
+    requested_at: datetime | None
+    held: bool  # an unfinished job of the task exists
+    now: datetime
+
+    @property
+    def task(self) -> CronTask:
+        kept = msgspec.json.decode(self.definition, type=_Definition)
+        enabled, epoch = self.gate.split(b":")
+        # A word that this release does not know breaks its own task only, when it is planned.
+        typed = _fields(kept) | {
+            "trigger_kind": _KINDS.get(kept.trigger_kind, kept.trigger_kind),
+            "missed_run_policy": _POLICIES.get(kept.missed_run_policy, kept.missed_run_policy),
+            "anchor_at": moment(kept.anchor_at),
+            "created_at": moment(kept.created_at),
+            "updated_at": moment(kept.updated_at),
+        }
+        return CronTask(
+            name=self.name,
+            enabled=enabled == b"1",
+            epoch=int(epoch),
+            timing_fingerprint=self.schedule.timing_fingerprint or "",
+            **typed,
+        )
+
+    @property
+    def schedule(self) -> CronTaskScheduleState:
+        kept = msgspec.json.decode(self.state, type=_State)
+        typed = _fields(kept) | {
+            name: None if getattr(kept, name) is None else moment(getattr(kept, name))
+            for name in ("next_run_at", "last_run_at", "broken_at")
+        }
+        return CronTaskScheduleState(task_name=self.name, **typed)
+
+    def reading(self) -> TaskReading:
+        requested = self.requested_at
+        return TaskReading(
+            task=self.task,
+            state=self.schedule,
+            unfinished=self.held,
+            pending=None if requested is None else PendingNudges(1, requested),
+            now=self.now,
+        )
+
+    def view(self) -> CronTaskView:
+        both = _fields(self.schedule) | _fields(self.task)
+        return CronTaskView(
+            **{name: value for name, value in both.items() if name not in _NOT_SHOWN},
+            nudge_requested_at=self.requested_at,
+            nudge_revisions=frozenset() if self.revision is None else frozenset({self.revision}),
+        )
+
+
+_NOT_SHOWN: Final = {"task_name", "timing_fingerprint"}
+
+
+def stored_task(name: str, values: Sequence[bytes | None], now: datetime) -> StoredTask | None:
+    """Return a task of the six values that lua/task_read gives; None when it is unknown."""
+    definition, gate, state, revision, requested, held = values
+    if definition is None or gate is None or state is None:
+        return None
+    return StoredTask(
+        name=name,
+        definition=definition,
+        gate=gate,
+        state=state,
+        revision=None if revision is None else int(revision),
+        requested_at=maybe_moment(requested),
+        held=held is not None,
+        now=now,
+    )
+
+
+def definition_text(task: CronTask) -> bytes:
+    """Return what is stored of a complete definition. Gate, state and name are kept apart."""
+    if task.anchor_at is None or task.created_at is None or task.updated_at is None:
+        raise StoreInvariantError(
+            f"recurring task {task.name!r} has no instants to be stored with"
+        )
+    return msgspec.json.encode(
+        _Definition(
+            trigger_kind=task.trigger_kind,
+            trigger_value=task.trigger_value,
+            zone=task.zone,
+            handler=task.handler,
+            queue=task.queue,
+            priority=task.priority,
+            missed_run_policy=task.missed_run_policy,
+            anchor_at=micros(task.anchor_at),
+            created_at=micros(task.created_at),
+            updated_at=micros(task.updated_at),
+            payload=task.payload,
+            timeout_seconds=task.timeout_seconds,
+            max_attempts=task.max_attempts,
+        )
+    )
+
+
+def state_text(state: CronTaskScheduleState) -> bytes:
+    """Return the whole schedule state as it is stored."""
+    kept = _fields(state)
+    del kept["task_name"]
+    for name in ("next_run_at", "last_run_at", "broken_at"):
+        kept[name] = None if kept[name] is None else micros(kept[name])
+    return msgspec.json.encode(_State(**kept))
+
+
+def look_at(state: CronTaskScheduleState) -> str:
+    """Return when a tick must look at the task, in microseconds; empty for never."""
+    at = state.next_run_at
+    if at is None and state.broken_at is not None:
+        at = state.broken_at + timedelta(seconds=BROKEN_RETRY_SECONDS)
+    return "" if at is None else str(micros(at))
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}

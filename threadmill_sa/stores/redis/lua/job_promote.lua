@@ -1,0 +1,29 @@
+-- Makes delayed jobs ready whose time has come, the earliest first.
+--
+-- KEYS[1] rows
+-- KEYS[2] index
+-- KEYS[3] counters
+-- KEYS[4] delayed
+-- ARGV[1] now    microseconds since 1970; empty: the server's clock
+-- ARGV[2] limit  jobs at most
+-- Replies: how many
+-- Cost: O(limit * log M), M members of the index
+
+local rows, index, counters, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+
+--@include clock
+--@include rows
+--@include index
+
+local now = text(moment(ARGV[1]))
+local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, ARGV[2])
+for _, id in ipairs(due) do
+  local row = read_row(id)
+  redis.call('ZREM', delayed, id)
+  leave(id, row)
+  row[STATE], row[STATE_AT] = 'ENQUEUED', now
+  enter(id, row)
+  write_row(id, row)
+end
+settle()
+return #due

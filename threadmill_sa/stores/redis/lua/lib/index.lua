@@ -1,0 +1,62 @@
+-- Where a job is found, by its state. Needs `index`, `counters` and lib/rows.
+--
+-- All members of the index have score 0, so they are ordered by their bytes:
+--   s NUL state NUL id                  every job
+--   i NUL task NUL id                   every instance of a recurring task
+--   q NUL handler NUL queue NUL place id   ready jobs of one queue and handler
+--   a NUL handler NUL place id          ready jobs of one handler, all queues
+-- A place is 8 hexadecimal digits that grow as the priority falls; an id is 32. Names hold no NUL.
+
+local UNFINISHED = { AWAITING = true, SCHEDULED = true, ENQUEUED = true, PROCESSING = true }
+local shifts = {}
+
+local function shift(field, by)
+  shifts[field] = (shifts[field] or 0) + by
+end
+
+-- Write the counters once for the whole script; one that reaches zero is dropped.
+local function settle()
+  for field, by in pairs(shifts) do
+    if by ~= 0 and redis.call('HINCRBY', counters, field, by) == 0 then
+      redis.call('HDEL', counters, field)
+    end
+  end
+end
+
+local function lane(handler, queue)
+  if queue then
+    return 'q\0' .. handler .. '\0' .. queue .. '\0'
+  end
+  return 'a\0' .. handler .. '\0'
+end
+
+local function count(row, by)
+  shift('s:' .. row[STATE], by)
+  if row[STATE] == 'ENQUEUED' then
+    shift('q:' .. row[QUEUE], by)
+  end
+  if row[TASK] and UNFINISHED[row[STATE]] then
+    shift('t:' .. row[TASK], by)
+  end
+end
+
+local function members(id, row)
+  local state = 's\0' .. row[STATE] .. '\0' .. id
+  if row[STATE] ~= 'ENQUEUED' then
+    return { state }
+  end
+  local place = row[PLACE] .. id
+  return { state, lane(row[HANDLER], row[QUEUE]) .. place, lane(row[HANDLER]) .. place }
+end
+
+local function enter(id, row)
+  count(row, 1)
+  for _, member in ipairs(members(id, row)) do
+    redis.call('ZADD', index, 0, member)
+  end
+end
+
+local function leave(id, row)
+  count(row, -1)
+  redis.call('ZREM', index, unpack(members(id, row)))
+end

@@ -1,0 +1,193 @@
+"""The role `Recurring` on Redis.
+
+What a script cannot decide, such as the next fire of a cron expression, is decided here between a
+read and a write; the write compares what was read and changes nothing when it is no longer so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from threadmill_sa.model.job import NewJob
+from threadmill_sa.model.nudge import ClearOutcome, NudgeOutcome, NudgeVerdict
+from threadmill_sa.model.recurring import CronTask, CronTaskView, FlipOutcome, RegisterOutcome
+from threadmill_sa.model.timing import edited_state, first_state, flipped_state
+from threadmill_sa.spi.recurring import (
+    MakeInstance,
+    NudgeAction,
+    Plan,
+    TaskOutcome,
+    TaskPlan,
+    TickResult,
+)
+from threadmill_sa.stores.redis.definitions import (
+    StoredTask,
+    definition_text,
+    look_at,
+    state_text,
+    stored_task,
+)
+from threadmill_sa.stores.redis.gateway import Gateway, instant_text, pack, words
+from threadmill_sa.stores.redis.hashes import moment
+from threadmill_sa.stores.redis.jobs import pairs
+from threadmill_sa.stores.redis.materializing import Materialization, read_tasks
+
+_OPEN = b"1"
+
+
+class RedisRecurring:
+    """Recurring tasks in one hash, their times and nudges in ordered sets."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._materialization = Materialization(gateway)
+
+    def register(self, task: CronTask, *, now: datetime | None = None) -> RegisterOutcome:
+        def attempt() -> RegisterOutcome | None:
+            read_at, [found] = read_tasks(self._gateway, [task.name], now)
+            return self._create(task, read_at) if found is None else self._edit(found, task)
+
+        return self._gateway.try_until_written(f"recurring task {task.name!r}", attempt)
+
+    def _create(self, task: CronTask, now: datetime) -> RegisterOutcome | None:
+        whole = replace(task, anchor_at=task.anchor_at or now, created_at=now, updated_at=now)
+        state = first_state(whole, now=now)
+        word = self._gateway.run(
+            "task_create",
+            name=task.name,
+            definition=definition_text(whole),
+            enabled=int(task.enabled),
+            state=state_text(state),
+            look_at=look_at(state),
+        )
+        return RegisterOutcome.CREATED if word == b"created" else None
+
+    def _edit(self, found: StoredTask, task: CronTask) -> RegisterOutcome | None:
+        stored, before = found.task, found.schedule
+        edited = replace(
+            task,
+            enabled=stored.enabled,
+            anchor_at=task.anchor_at or stored.anchor_at,
+            epoch=stored.epoch,
+            created_at=stored.created_at,
+            updated_at=stored.updated_at,
+        )
+        state = edited_state(edited, before, now=found.now)
+        if edited == stored and state == before:
+            return RegisterOutcome.UNCHANGED
+        word = self._gateway.run(
+            "task_edit",
+            name=task.name,
+            was_definition=found.definition,
+            was_gate=found.gate,
+            was_state=found.state,
+            definition=definition_text(replace(edited, updated_at=found.now)),
+            state=state_text(state),
+            look_at=look_at(state),
+        )
+        return RegisterOutcome.UPDATED if word == b"edited" else None
+
+    def set_enabled(self, name: str, *, enabled: bool, now: datetime | None = None) -> FlipOutcome:
+        def attempt() -> FlipOutcome | None:
+            _, [found] = read_tasks(self._gateway, [name], now)
+            if found is None:
+                return FlipOutcome.UNKNOWN_TASK
+            if found.task.enabled == enabled:
+                return FlipOutcome.UNCHANGED
+            task = replace(found.task, enabled=enabled, updated_at=found.now)
+            state = flipped_state(task, found.schedule, enabled=enabled, now=found.now)
+            word = self._gateway.run(
+                "task_flip",
+                name=name,
+                was_definition=found.definition,
+                was_gate=found.gate,
+                was_state=found.state,
+                definition=definition_text(task),
+                enabled=int(enabled),
+                state=state_text(state),
+                look_at=look_at(state),
+            )
+            return FlipOutcome.CHANGED if word == b"flipped" else None
+
+        return self._gateway.try_until_written(f"recurring task {name!r}", attempt)
+
+    def delete(self, name: str) -> bool:
+        return bool(self._gateway.run("task_delete", name=name) == b"deleted")
+
+    def trigger(
+        self, name: str, make: MakeInstance, *, now: datetime | None = None
+    ) -> NewJob | None:
+        def attempt() -> tuple[NewJob | None] | None:
+            _, [found] = read_tasks(self._gateway, [name], now)
+            if found is None:
+                return (None,)
+            job = make(found.task)
+            ran = replace(found.schedule, last_run_at=found.now, last_run_job_id=job.id)
+            plan = TaskPlan(TickResult.MATERIALIZED, (job,), ran, NudgeAction.KEEP)
+            changed = self._materialization.write([(found, plan)], now=now, guarded=False)
+            return None if changed else (job,)
+
+        [job] = self._gateway.try_until_written(f"recurring task {name!r}", attempt)
+        return job
+
+    def get(self, name: str) -> CronTaskView | None:
+        _, [found] = read_tasks(self._gateway, [name], None)
+        return None if found is None else found.view()
+
+    def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
+        if not names:
+            return {}
+        gates = self._gateway.command("HMGET", "tasks", *(f"g:{name}" for name in names))
+        return {name: _verdict(gate) for name, gate in zip(names, gates, strict=True)}
+
+    def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
+        word, *revision = self._gateway.run_durably(
+            "nudge_accept", name=name, now=instant_text(now)
+        )
+        return NudgeOutcome(NudgeVerdict(word.decode()), *revision)
+
+    def clear_cron_nudge(self, name: str, observed: frozenset[int]) -> ClearOutcome:
+        word = self._gateway.run("nudge_clear", name=name, observed=pack([*map(str, observed)]))
+        return ClearOutcome(word.decode())
+
+    def nominate(self, *, after: str | None, limit: int, now: datetime | None = None) -> list[str]:
+        return words(
+            self._gateway.run(
+                "task_nominate", now=instant_text(now), after=after or "", limit=limit
+            )
+        )
+
+    def materialize(
+        self,
+        names: Sequence[str],
+        plan: Plan,
+        *,
+        wait: bool = False,
+        now: datetime | None = None,
+    ) -> list[TaskOutcome]:
+        return self._materialization.commit(sorted(set(names)), plan, wait=wait, now=now)
+
+    def sweep_nudges(self, *, limit: int) -> int:
+        del limit  # A nudge dies with its registration.
+        return 0
+
+    def list(self) -> list[CronTaskView]:
+        found, nudged = self._gateway.run("task_list")
+        values, requests = pairs(found), pairs(nudged)
+        now = moment(0)  # a view does not tell when it was read
+        views = []
+        for field in sorted(field for field in values if field.startswith(b"d:")):
+            name = field[2:]
+            read = [values.get(kind + name) for kind in (b"d:", b"g:", b"s:", b"r:")]
+            task = stored_task(name.decode(), [*read, requests.get(name), None], now)
+            if task is not None:
+                views.append(task.view())
+        return views
+
+
+def _verdict(gate: bytes | None) -> NudgeVerdict:
+    if gate is None:
+        return NudgeVerdict.UNKNOWN_TASK
+    return NudgeVerdict.ACCEPTED if gate.startswith(_OPEN) else NudgeVerdict.DISABLED
