@@ -28,7 +28,7 @@ def main() -> None:
         rows.metadata.create_all(engine)
         with engine.begin() as connection:
             connection.execute(rows.insert(), [{"id": 1, "n": 0}, {"id": 2, "n": 0}])
-        tm = Threadmill(engine)
+        tm, recording = Threadmill(engine), Threadmill(engine, record_nudges=True)
 
         @tm.job("work")
         def work() -> None:
@@ -49,6 +49,7 @@ def main() -> None:
             "base": lambda _: None,
             "bare_update": lambda session: session.execute(bump, {"row": 2}),
             "joined_nudge": lambda session: tm.nudge("pump", session),
+            "recorded_nudge": lambda session: recording.nudge("pump", session),
             "joined_enqueue": lambda session: tm.enqueue(work, session=session),
         }
         # Transaction by transaction in turn: neighbours on the machine fall on all alike.
@@ -57,6 +58,7 @@ def main() -> None:
             rounds=TRANSACTIONS,
         )
         tm.close()
+        recording.close()
         engine.dispose()
 
     base = median(figures["base"])

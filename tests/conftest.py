@@ -7,11 +7,13 @@ import os
 from hypothesis import HealthCheck, settings
 
 from tests.fixtures.servers import header_lines
+from tests.fixtures.valkey import header_words
 
 pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.sqlite",
     "tests.fixtures.sql",
+    "tests.fixtures.redis",
 ]
 
 # The default run is the same every time; a search that finds something prints how to repeat it.
@@ -32,4 +34,5 @@ settings.load_profile(os.environ.get("THREADMILL_HYPOTHESIS_PROFILE", "default")
 
 
 def pytest_report_header() -> list[str]:
-    return header_lines()
+    [databases] = header_lines()
+    return [", ".join([databases, *header_words()])]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
-import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import Engine
 
+from threadmill_sa._util.forks import ChildLock
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.clock import Clock, SystemClock
-from threadmill_sa.engine.client import JobFactory, payload_text, upcoming_fires
+from threadmill_sa.engine.client import (
+    JobFactory,
+    manual_instance,
+    payload_text,
+    upcoming_fires,
+)
 from threadmill_sa.engine.processing.handlers import (
     HandlerFunction,
     HandlerRegistry,
@@ -28,12 +32,12 @@ from threadmill_sa.engine.recurring.coalescer import NudgeCoalescer
 from threadmill_sa.engine.recurring.declarations import TaskDeclarations, declare_task
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.errors import InvalidValueError, UnknownTaskError, UnsupportedStoreError
+from threadmill_sa.leading import Leading
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import Job, JobId, JobSummary, NewJob
 from threadmill_sa.model.names import check_instant, check_integer, check_name
 from threadmill_sa.model.nudge import EnqueueMode, NudgeOutcome, NudgeReceipt
 from threadmill_sa.model.recurring import (
-    CronOrigin,
     CronTaskView,
     FlipOutcome,
     MissedRunPolicy,
@@ -46,18 +50,19 @@ from threadmill_sa.session.boundary import SessionBoundary
 from threadmill_sa.session.refusals import parse_mode
 from threadmill_sa.spi.recurring import TaskOutcome
 from threadmill_sa.spi.store import JobStore
+from threadmill_sa.stores.choice import choose_store
 from threadmill_sa.stores.memory.store import MemoryStore
 from threadmill_sa.stores.sql.migrate import SchemaManager
 from threadmill_sa.stores.sql.modes import SchemaMode
-from threadmill_sa.stores.sql.store import SqlStore
 
 if TYPE_CHECKING:
+    from redis import Redis
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 F = TypeVar("F", bound=HandlerFunction)
 
 
-class Threadmill:
+class Threadmill(Leading):
     """Durable jobs, recurring tasks and nudges on your own engine.
 
     Declaring jobs and tasks touches no database. Delivery is **at least once**: handlers must
@@ -72,6 +77,8 @@ class Threadmill:
             once before they start. A producer's call never checks.
         enqueue_mode: the mode of calls with a session; None joins where the store can.
         clock: an injected clock, for tests; None is the store's own.
+        record_nudges: keep a log of nudges and runs for `assert_every_nudge_covered` of
+            `threadmill_sa.testing`; it costs a statement per nudge and run, and grows.
     Raises: UnsupportedStoreError for other dialects and for SQLite in memory; InvalidValueError.
     """
 
@@ -85,9 +92,12 @@ class Threadmill:
         allow_destructive_reset: bool = False,
         enqueue_mode: EnqueueMode | str | None = None,
         clock: Clock | None = None,
+        record_nudges: bool = False,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._store, self._manager = _choose_store(engine, also, schema, self._clock)
+        self._store, self._manager = choose_store(
+            engine, also=also, schema=schema, clock=self._clock, record_nudges=record_nudges
+        )
         self._schema_mode = SchemaMode.parse(
             schema_mode, allow_destructive_reset=allow_destructive_reset
         )
@@ -96,7 +106,7 @@ class Threadmill:
         self._tasks = TaskDeclarations()
         self._jobs = JobFactory(self._handlers, self._clock, self._ids)
         self._nodes: weakref.WeakSet[ProcessingNode] = weakref.WeakSet()
-        self._preparing = threading.Lock()
+        self._preparing = ChildLock()
         self._prepared = False
         self._boundary = SessionBoundary(
             self._store,
@@ -109,9 +119,41 @@ class Threadmill:
         )
 
     @classmethod
-    def in_memory(cls, *, clock: Clock | None = None) -> Self:
+    def in_memory(cls, *, clock: Clock | None = None, record_nudges: bool = False) -> Self:
         """Return a Threadmill that keeps everything in this process: for tests and trials."""
-        return cls(MemoryStore(clock or SystemClock()), clock=clock)
+        store = MemoryStore(clock or SystemClock(), record_nudges=record_nudges)
+        return cls(store, clock=clock)
+
+    @classmethod
+    def redis(
+        cls,
+        client: Redis,
+        prefix: str = "threadmill",
+        *,
+        trust_memory_policy: bool = False,
+        wait_replicas: int = 0,
+        enqueue_mode: EnqueueMode | str | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Return a Threadmill on your own Redis 6.2+ or Valkey client; it sends nothing yet.
+
+        Args:
+            client: a sync `redis.Redis` with a pool, whatever its decoding and protocol.
+            prefix: of every key; one per application.
+            trust_memory_policy: accept a server whose maxmemory-policy is hidden or evicts.
+            wait_replicas: a nudge or an enqueue waits until so many replicas have confirmed it,
+                and raises StoreUnavailableError when they do not.
+        Raises: UnsupportedStoreError for other clients, InvalidValueError.
+        """
+        from threadmill_sa.stores.redis.store import RedisStore  # noqa: PLC0415 - optional extra
+
+        store = RedisStore(
+            client,
+            prefix=prefix,
+            trust_memory_policy=trust_memory_policy,
+            wait_replicas=wait_replicas,
+        )
+        return cls(store, enqueue_mode=enqueue_mode, clock=clock)
 
     @property
     def store(self) -> JobStore:
@@ -353,19 +395,10 @@ class Threadmill:
         It asks neither the pause nor unfinished instances, and moves no schedule.
         Raises: UnknownTaskError.
         """
-        view = self.get_recurring(task)
-        job = NewJob(
-            id=JobId(self._ids(self._clock.now())),
-            handler=view.handler,
-            payload=view.payload,
-            queue=view.queue,
-            priority=view.priority,
-            max_attempts=view.max_attempts or limits.MAX_ATTEMPTS_DEFAULT,
-            timeout_seconds=view.timeout_seconds,
-            cron_task_name=view.name,
-            cron_origin=CronOrigin.MANUAL,
-        )
-        if not self._store.recurring.trigger(job, now=self._instant()):
+        check_name(task, kind="recurring task")
+        make = partial(manual_instance, job_id=JobId(self._ids(self._clock.now())))
+        job = self._store.recurring.trigger(task, make, now=self._instant())
+        if job is None:
             raise self._unknown_task(task)
         self._wake_everyone()
         return job.id
@@ -471,9 +504,10 @@ class Threadmill:
         )
 
     def close(self) -> None:
-        """Stop this Threadmill's nodes and release what it opened; your engine stays open."""
+        """Stop its nodes and leaders and release what it opened; your engine stays open."""
         for node in list(self._nodes):
             node.stop()
+        self._stop_leading()
         self._store.close()
 
     # Wiring ----------------------------------------------------------------------------------
@@ -529,54 +563,6 @@ class Threadmill:
             task=name,
             tasks=(name,),
         )
-
-
-def _choose_store(
-    engine: Engine | JobStore,
-    also: Sequence[Engine | AsyncEngine],
-    schema: str | None,
-    clock: Clock,
-) -> tuple[JobStore, SchemaManager | None]:
-    # An async engine exists only where its module was imported, which needs greenlet: looking is
-    # enough, and hosts without asyncio need neither.
-    extension: Any = sys.modules.get("sqlalchemy.ext.asyncio")
-    if extension is not None and isinstance(engine, extension.AsyncEngine):
-        raise UnsupportedStoreError(
-            "Threadmill(engine) needs a sync Engine, found an AsyncEngine: create one for the"
-            " same database and pass the async one as also=[async_engine]"
-        )
-    if not isinstance(engine, Engine):
-        if not hasattr(engine, "capabilities"):
-            raise InvalidValueError(
-                # Not the value: a URL as text may hold a password.
-                f"engine must be a sync Engine or a JobStore, found {type(engine).__name__}: pass"
-                " what create_engine(url) returns, or use Threadmill.in_memory()",
-                found=type(engine).__name__,
-            )
-        return engine, None
-    others = [_sync_engine(each) for each in _engines(also)]
-    store = SqlStore(engine, also=others, schema=schema, clock=clock)
-    return store, store.manager
-
-
-def _engines(also: object) -> Iterable[object]:
-    if isinstance(also, str) or not isinstance(also, Iterable):
-        raise InvalidValueError(
-            f"also must be a list of engines, found {type(also).__name__}: pass also=[engine]",
-            found=type(also).__name__,
-        )
-    return also
-
-
-def _sync_engine(each: object) -> Engine:
-    engine = getattr(each, "sync_engine", each)
-    if not isinstance(engine, Engine):
-        raise InvalidValueError(
-            f"also must hold engines, found {type(each).__name__}: pass what create_engine(url)"
-            " or create_async_engine(url) returns",
-            found=type(each).__name__,
-        )
-    return engine
 
 
 def _distinct(tasks: Sequence[str]) -> list[str]:

@@ -13,6 +13,11 @@
     │   ├── UnknownTaskError
     │   └── TaskDisabledError
     ├── JobCancelledError            raised inside a handler: let it pass
+    ├── LeadershipError
+    │   ├── LeadershipLostError      stop acting: the term is over
+    │   ├── MutexBusyError           (also TimeoutError)  somebody else holds it
+    │   ├── NotLeaderError
+    │   └── LockInUseError           a lock is not re-entrant
     ├── JoinError                    the session or connection cannot be used this way
     │   ├── UnsupportedSessionError  (also TypeError)
     │   ├── ForeignSessionError
@@ -138,6 +143,36 @@ class JobCancelledError(ThreadmillError):
     """The attempt must stop: timeout, lost claim or shutdown; ``reason`` says which."""
 
     code = "TM-E01"
+
+
+class LeadershipError(ThreadmillError):
+    """A mutex that is not held as the call needs it; ``name`` is the mutex."""
+
+    code = "TM-L00"
+
+
+class LeadershipLostError(LeadershipError):
+    """The term is over, so nothing more may be done for it; ``term``, ``reason``."""
+
+    code = "TM-L01"
+
+
+class MutexBusyError(LeadershipError, TimeoutError):
+    """The mutex was not free within the time; ``holder`` is who had it last, when known."""
+
+    code = "TM-L02"
+
+
+class NotLeaderError(LeadershipError):
+    """The call is for the leader alone, and this process does not lead."""
+
+    code = "TM-L03"
+
+
+class LockInUseError(LeadershipError):
+    """This lock object is held already; locks are not re-entrant."""
+
+    code = "TM-L04"
 
 
 class JoinError(ThreadmillError):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.docs.running import Page
 from tests.fixtures.servers import EMBEDDED, Server
+from tests.fixtures.valkey import valkey_process
 
 
 @pytest.fixture
@@ -31,7 +32,11 @@ def page(
             server = postgres_servers(EMBEDDED)
             return stack.enter_context(server.fresh_database(template="template0"))
 
-        page = Page(tmp_path, postgres_url)
+        @cache
+        def redis_url() -> str:
+            return stack.enter_context(valkey_process()).url
+
+        page = Page(tmp_path, postgres_url, redis_url)
         try:
             yield page
         finally:

@@ -6,7 +6,8 @@
   anything.
 * `console`: lines that begin with `$ ` are run, the lines below each are its output when given.
 
-Markers: `postgresql` gives a python block a fresh database in place of the example's URL,
+Markers: `postgresql` gives a python block a fresh database in place of the example's URL, `redis`
+the server of its page,
 `background` leaves a command running to the end of the page, `from the background` compares a
 text with what it prints, `not run: reason` is for installing and make.
 """
@@ -39,17 +40,20 @@ COMMAND_SECONDS = 60.0
 OUTPUT_SECONDS = 30.0
 STOP_SECONDS = 45.0
 _EXAMPLE_URL = re.compile(r"postgresql\+(?P<driver>\w+)://app:secret@localhost/shop")
+_EXAMPLE_REDIS = "redis://localhost:6379/0"
 _EXPECTED = {"text", "sql"}
 
 
 class Page:
     """The state of one page while it runs."""
 
-    def __init__(self, directory: Path, postgres_url: Callable[[], str]) -> None:
+    def __init__(
+        self, directory: Path, postgres_url: Callable[[], str], redis_url: Callable[[], str]
+    ) -> None:
         self.directory = directory
         self.names: dict[str, Any] = {"__name__": "page"}
         self.rewrite: Callable[[str], str] = lambda text: text
-        self.postgres_url = postgres_url
+        self.postgres_url, self.redis_url = postgres_url, redis_url
         self._modules: list[types.ModuleType] = []
         self._printed: str | None = None  # by the last block, until it was compared
         self._background: list[tuple[subprocess.Popen[bytes], Path]] = []
@@ -95,6 +99,8 @@ class Page:
             assert _EXAMPLE_URL.search(text), f"{block.where}: no example URL to replace"
             url = self.postgres_url()
             text = _EXAMPLE_URL.sub(lambda match: with_driver(url, match["driver"]), text)
+        elif block.marker == "redis":
+            text = text.replace(_EXAMPLE_REDIS, self.redis_url())
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             if block.file_name is not None:

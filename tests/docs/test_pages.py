@@ -19,7 +19,12 @@ def _name(path: Path) -> str:
 
 _PAGES = pages()
 _LANGUAGES = {"python", "console", "text", "sql"}
-_MARKERS = {"postgresql": "python", "background": "console", "from the background": "text"}
+_MARKERS = {
+    "postgresql": "python",
+    "redis": "python",
+    "background": "console",
+    "from the background": "text",
+}
 
 
 @pytest.mark.parametrize("path", _PAGES, ids=_name)

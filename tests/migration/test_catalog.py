@@ -20,9 +20,12 @@ TABLES = {
     "threadmill_job_counts",
     "threadmill_job_history",
     "threadmill_jobs",
+    "threadmill_leases",
     "threadmill_nodes",
+    "threadmill_nudge_records",
     "threadmill_queue_counts",
     "threadmill_schema_history",
+    "threadmill_snapshot_records",
     "threadmill_store_identity",
 }
 INDEXES = {
@@ -35,12 +38,16 @@ INDEXES = {
     "ix_threadmill_jobs_scheduled",
     "ix_threadmill_jobs_task",
     "ix_threadmill_jobs_task_unfinished",
+    "ix_threadmill_nudge_records_task",
+    "ix_threadmill_snapshot_records_task",
 }
 SEQUENCES = {
     "threadmill_count_deltas_id_seq",  # of the identity columns
     "threadmill_job_history_id_seq",
     "threadmill_epoch_seq",
+    "threadmill_nudge_records_id_seq",
     "threadmill_nudge_revision_seq",
+    "threadmill_snapshot_records_id_seq",
 }
 
 
@@ -59,6 +66,7 @@ def test_postgresql_holds_exactly_the_expected_objects(pg_engine: Engine) -> Non
         "ck_threadmill_jobs_state",
         "threadmill_alembic_version_pkc",
         "uq_threadmill_cron_nudges_task_name_slot",
+        "uq_threadmill_leases_name_term",
         *(
             f"pk_{table}"
             for table in TABLES - {"threadmill_alembic_version", "threadmill_cron_nudges"}

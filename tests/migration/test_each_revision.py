@@ -36,6 +36,14 @@ POPULATE = {
         "INSERT INTO threadmill_nodes (id, host, pid, workers, started_at, heartbeat_at)"
         " VALUES ('00000000-0000-0000-0000-000000000001', 'a', 1, 1, {now}, {now})"
     ),
+    "0007": (
+        "INSERT INTO threadmill_nudge_records (task_name, epoch, slot, revision, requested_at)"
+        " VALUES ('pump', 1, 1, 7, {now})"
+    ),
+    "0008": (
+        "INSERT INTO threadmill_leases (name, holder, term, acquired_at, expires_at)"
+        " VALUES ('settle', 'a', 7, {now}, {now})"
+    ),
 }
 
 

@@ -15,8 +15,10 @@ from threadmill_sa.errors import InvalidValueError
 from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.stores.sql.dialects import choose_dialect
 from threadmill_sa.stores.sql.migrate import SchemaManager
+from threadmill_sa.stores.sql.recording import RecordingWrites
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements.nudges import read_verdict
+from threadmill_sa.stores.sql.statements.records import refuse_expected
 from threadmill_sa.stores.sql.writing import ProducerWrites
 
 TASK = (
@@ -33,6 +35,8 @@ FORBIDDEN = [
     "UPDATE {home}.threadmill_job_counts SET n = 0",
     "SELECT nextval('{home}.threadmill_epoch_seq')",
     "DELETE FROM {home}.threadmill_schema_history",
+    "UPDATE {home}.threadmill_nudge_records SET revision = 0",
+    "DELETE FROM {home}.threadmill_nudge_records",
 ]
 
 
@@ -82,6 +86,23 @@ def test_a_producer_can_nudge_and_enqueue(
             text(f"SELECT revision FROM {home or 'public'}.threadmill_cron_nudges")
         )
         assert counts_of(connection, home) == ({"ENQUEUED": 1}, {"a": 1})
+
+
+def test_a_producer_can_leave_records(
+    pg_empty_engine: Engine, producer: str, home: str | None
+) -> None:
+    schema, dialect = Schema(home), choose_dialect("postgresql")
+    writes = RecordingWrites(schema, dialect, lambda now: now)
+    with acting_as(pg_empty_engine, producer) as connection:
+        writes.accept_nudge(connection.execute, "pump", telling=False)
+        promises = writes.expect_nudges(connection.execute, ["pump"])
+        refusal = {"name": "pump", "promise": promises["pump"]}
+        assert connection.execute(refuse_expected(schema), refusal).rowcount == 1
+    with pg_empty_engine.connect() as connection:
+        recorded = connection.execute(schema.nudge_records.select()).all()
+        pending = connection.execute(schema.cron_nudges.select()).one()
+    assert [row.revision for row in recorded] == [pending.revision, None]
+    assert {row.slot for row in recorded} == {pending.slot}
 
 
 def test_a_producer_can_do_nothing_else(

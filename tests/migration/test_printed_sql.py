@@ -17,6 +17,8 @@ from tests.migration.support import (
     run_script,
     upgrade_to,
 )
+from tests.migration.test_catalog import TABLES
+from threadmill_sa.stores.sql.frozen import HEAD
 from threadmill_sa.stores.sql.migrate import SchemaManager
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +63,13 @@ def test_alembic_prints_and_runs_the_same_from_the_root(sql_empty_url: str) -> N
     SchemaManager(engine).validate()
     printed = read_catalog(engine)
     run_script(
-        sql_empty_url, alembic("-x", f"url={sql_empty_url}", "downgrade", "0006:base", "--sql")
+        sql_empty_url, alembic("-x", f"url={sql_empty_url}", "downgrade", f"{HEAD}:base", "--sql")
     )
     assert read_catalog(engine) == {}
     alembic("-x", f"url={sql_empty_url}", "upgrade", "head", url="postgresql://nobody@0.0.0.0/no")
     assert read_catalog(engine) == printed
     SchemaManager(engine).validate()
-    assert "0006 (head)" in alembic("current", url=sql_empty_url)
+    assert f"{HEAD} (head)" in alembic("current", url=sql_empty_url)
     alembic("check", url=sql_empty_url)
     alembic("downgrade", "base", url=sql_empty_url)
     assert read_catalog(engine) == {}
@@ -127,5 +129,5 @@ def test_a_printed_schema_name_is_quoted(pg_empty_url: str) -> None:
         found = connection.scalar(
             text("SELECT count(*) FROM pg_tables WHERE schemaname = :schema"), {"schema": schema}
         )
-    assert found == 12
+    assert found == len(TABLES)
     assert names_of(read_catalog(engine), "column") == set()

@@ -36,9 +36,10 @@ def test_an_empty_database_is_missing_the_schema(sql_empty_engine: Engine) -> No
 
 def test_a_database_of_an_older_release_is_behind(sql_empty_engine: Engine) -> None:
     upgrade_to(sql_empty_engine, "0004")
+    missing = [entry.revision for entry in FROZEN if entry.revision > "0004"]
     with pytest.raises(SchemaBehindError, match="'0005', '0006'") as caught:
         SchemaManager(sql_empty_engine).validate()
-    assert caught.value.revisions == ["0005", "0006"]
+    assert caught.value.revisions == missing
 
 
 def test_a_hole_in_the_history_is_behind(sql_engine: Engine) -> None:

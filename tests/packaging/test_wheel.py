@@ -52,6 +52,8 @@ def test_the_wheel_holds_the_package_its_marker_and_every_revision(distributions
     revisions = {path.name for path in (ROOT / "alembic" / "versions").glob("*.py")}
     assert {f"threadmill_sa/_alembic/versions/{name}" for name in revisions} <= names
     assert {"threadmill_sa/py.typed", "threadmill_sa/_alembic/env.py"} <= names
+    scripts = (ROOT / "threadmill_sa/stores/redis/lua").rglob("*.lua")
+    assert {str(path.relative_to(ROOT)) for path in scripts} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
 
 

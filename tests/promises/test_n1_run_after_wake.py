@@ -185,4 +185,4 @@ def _schedules(*, of: int) -> list[tuple[int, int]]:
 
 
 def _has_consumed(statements: list[str]) -> bool:
-    return any(statement.startswith("DELETE") for statement in statements)
+    return any("DELETE FROM" in statement for statement in statements)

@@ -99,6 +99,47 @@ def test_n5_a_transaction_that_commits_during_the_pause_is_gone_at_its_end(
     assert pg_shop.settle() == 0
 
 
+def test_n5_a_nudge_that_commits_before_the_flip_is_gone_after_it(
+    pg_shop: Shop, actor_engine: Engine
+):
+    operator = Threadmill(actor_engine)
+    before = 0
+    for boundary in range(7):
+        name = pg_shop.fresh_task()
+        actor = Stepped(actor_engine, partial(operator.set_enabled, name, False))
+        ended = not actor.advance(boundary)
+        if ended:
+            actor.end()
+            break
+        pg_shop.nudge(name)
+        flipped = any("cron_tasks SET enabled" in statement for statement in actor.statements)
+        actor.end()
+
+        assert flipped or not pg_shop.pending(name), boundary
+        before += not flipped
+    assert before >= 2
+
+
+def test_n5_a_task_that_is_resumed_between_refusal_and_verdict_is_nudged(
+    pg_shop: Shop, actor_engine: Engine
+):
+    caller = Threadmill(actor_engine)
+    pg_shop.tm.set_enabled(PUMP, False)
+
+    def nudge() -> None:
+        with actor_engine.begin() as connection:
+            caller.nudge(PUMP, connection)
+
+    actor = Stepped(actor_engine, nudge)
+    while not any("threadmill_cron_nudges" in statement for statement in actor.statements):
+        assert actor.step()  # up to the statement that accepts, which found the task paused
+    pg_shop.tm.set_enabled(PUMP, True)
+    actor.end()
+
+    assert pg_shop.settle() == 1
+    caller.close()
+
+
 def test_n5_a_pause_that_is_already_on_drops_nothing_and_one_that_is_off_neither(pg_shop: Shop):
     pg_shop.nudge()
 
@@ -142,7 +183,7 @@ def _pause_and_resume(operator: Threadmill, name: str) -> None:
 
 
 def _deletes(statements: list[str]) -> int:
-    return sum(statement.startswith("DELETE") for statement in statements)
+    return sum("DELETE FROM" in statement for statement in statements)
 
 
 def test_n5_a_tick_held_at_any_statement_and_a_pause_end_with_a_job_or_with_none(

@@ -71,6 +71,28 @@ def test_n6_a_transaction_open_across_delete_and_registration_is_dropped_and_swe
     assert _rows(pg_shop) == 0
 
 
+def test_n6_a_transaction_that_nudges_again_after_a_new_registration_reaches_that_one(
+    pg_shop: Shop,
+):
+    with pg_shop.transaction() as session:
+        pg_shop.tm.nudge(PUMP, session)
+        _renew(pg_shop, pg_shop.tm, PUMP)
+        pg_shop.tm.nudge(PUMP, session)
+
+    assert pg_shop.settle() == 1
+    assert _rows(pg_shop) == 0
+
+
+def test_n6_a_tick_of_the_new_registration_leaves_the_dead_nudges_to_the_sweep(pg_shop: Shop):
+    with pg_shop.transaction() as session:
+        pg_shop.tm.nudge(PUMP, session)
+        _renew(pg_shop, pg_shop.tm, PUMP)
+    pg_shop.nudge()
+
+    assert pg_shop.settle() == 1
+    assert pg_shop.store.recurring.sweep_nudges(limit=10) == 1
+
+
 def test_n6_a_delete_takes_the_visible_nudges_of_every_epoch_with_it(pg_shop: Shop):
     with pg_shop.transaction() as session:
         pg_shop.tm.nudge(PUMP, session)

@@ -93,6 +93,31 @@ def test_n7_on_postgresql_joined_writes_hold_under(pg_shop: Shop, setting: str):
     _check_everything(pg_shop)
 
 
+def test_n7_functions_that_the_caller_puts_before_the_systems_are_not_called(pg_shop: Shop):
+    with pg_shop.sql.begin() as connection:
+        connection.execute(text("CREATE SCHEMA elsewhere"))
+        for head, body in (
+            ("clock_timestamp() RETURNS timestamptz", "'2001-01-01'::timestamptz"),
+            ("pg_current_xact_id() RETURNS xid8", "'7'::xid8"),
+            (
+                "make_interval(int, int, int, int, int, int, float8) RETURNS interval",
+                "'1 day'::interval",
+            ),
+        ):
+            made = f"CREATE FUNCTION elsewhere.{head} LANGUAGE sql AS $$ SELECT {body} $$"
+            connection.exec_driver_sql(made)
+    with pg_shop.sql.connect() as connection:
+        with connection.begin():
+            connection.execute(text("SET search_path = elsewhere, pg_catalog"))
+            _write_everything(pg_shop, connection)
+            slots = connection.scalars(text("SELECT slot FROM public.threadmill_cron_nudges"))
+            assert 7 not in slots.all()
+        connection.invalidate()  # the settings must not reach the pool's next user
+
+    assert {job.created_at.year for job in pg_shop.tm.list_jobs()} != {2001}
+    _check_everything(pg_shop)
+
+
 def test_n7_on_sqlite_a_temporary_table_of_the_same_name_is_not_ours(
     sqlite_engine: Engine, open_shop: Callable[[Engine | None], Shop]
 ):

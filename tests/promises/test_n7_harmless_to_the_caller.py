@@ -71,6 +71,34 @@ def test_n7_equal_revisions_after_a_failover_fail_no_caller(pg_shop: Shop, actor
     assert pg_shop.settle() == 2
 
 
+def test_n1_the_sweep_takes_no_living_nudge_whose_revision_equals_that_of_a_dead_one(
+    pg_shop: Shop, actor_engine: Engine
+):
+    with Session(actor_engine) as session, session.begin():
+        Threadmill(actor_engine).nudge(OTHER, session)
+        pg_shop.tm.delete_recurring(OTHER)
+    with actor_engine.begin() as connection:
+        connection.execute(text("ALTER SEQUENCE threadmill_nudge_revision_seq RESTART"))
+    with Session(actor_engine) as session, session.begin():
+        Threadmill(actor_engine).nudge(PUMP, session)
+
+    assert pg_shop.store.recurring.sweep_nudges(limit=10) == 1
+    assert pg_shop.settle() == 1
+
+
+def test_n7_a_compacted_nudge_stands_where_no_transaction_id_will_ever_be(pg_shop: Shop):
+    pg_shop.nudge()
+    pg_shop.tick()
+    for _ in range(3):
+        pg_shop.nudge()
+    pg_shop.tick()
+
+    with pg_shop.sql.connect() as connection:
+        slots = connection.scalars(text("SELECT slot FROM threadmill_cron_nudges")).all()
+    assert len(slots) == 1
+    assert slots[0] < 0
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_n7_sixteen_callers_beside_ticks_and_lifecycle_calls_meet_no_error(
     pg_shop: Shop, isolation: str

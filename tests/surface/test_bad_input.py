@@ -21,6 +21,7 @@ from threadmill_sa import Cron, Every, Threadmill
 from threadmill_sa import errors as tm_errors
 from threadmill_sa.errors import ThreadmillError
 from threadmill_sa.model import limits
+from threadmill_sa.stores.sql.frozen import HEAD
 
 MEMORY = "memory"
 LONG = "x" * (limits.NAME_MAX_CHARS + 1)
@@ -442,10 +443,10 @@ def schema_engine(
 
 SCHEMA: dict[str, tuple[str, str, str, str]] = {
     "behind": (
-        "DELETE FROM threadmill_schema_history WHERE revision = '0006'",
+        f"DELETE FROM threadmill_schema_history WHERE revision = '{HEAD}'",
         "SchemaBehindError",
         "TM-S02",
-        "0006",
+        HEAD,
     ),
     "ahead": (
         (

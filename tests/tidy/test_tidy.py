@@ -74,7 +74,7 @@ def _name(path: Path) -> str:
 
 SOURCES = _files(".py")
 PACKAGE_SOURCES = [path for path in SOURCES if PACKAGE in path.parents]
-TEXTS = _files(".py", ".md", ".toml", ".ini", ".mako", ".sql", ".csv", "")
+TEXTS = _files(".py", ".md", ".toml", ".ini", ".mako", ".sql", ".lua", ".csv", "")
 
 
 @cache

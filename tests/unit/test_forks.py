@@ -8,12 +8,20 @@ import threading
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
+from sqlalchemy import create_engine
+
+from threadmill_sa import Threadmill
+from threadmill_sa._util.forks import ChildLock
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.clock import SystemClock
+from threadmill_sa.engine.processing import wakes
 from threadmill_sa.engine.recurring.coalescer import NudgeCoalescer
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
+from threadmill_sa.session import hooks
 from threadmill_sa.stores.sql.numbering import RevisionBlocks
+from threadmill_sa.stores.sql.store import SqlStore
 from threadmill_sa.stores.sql.waker import Waker
 
 WAIT_SECONDS = 10
@@ -94,3 +102,35 @@ def test_a_forked_child_wakes_others_while_a_thread_of_its_parent_held_the_lock(
 
 def refuse() -> object:
     raise OSError("no server here")
+
+
+def test_a_lock_held_in_the_parent_is_free_in_a_forked_child() -> None:
+    lock, held, go = ChildLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            assert go.wait(WAIT_SECONDS)
+
+    def take() -> bool:
+        with lock:
+            return True
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(WAIT_SECONDS)
+
+    answered = child_ends(take)
+    go.set()
+    thread.join(WAIT_SECONDS)
+
+    assert answered
+
+
+def test_every_lock_a_producer_meets_is_free_in_a_forked_child(tmp_path: Path) -> None:
+    store = SqlStore(create_engine(f"sqlite:///{tmp_path / 'jobs.db'}"))
+    tm = Threadmill(store)
+    locks = [tm._preparing, store._building, hooks.counters._lock, hooks._install_lock]
+
+    assert all(isinstance(lock, ChildLock) for lock in [*locks, wakes._lock])
+    tm.close()

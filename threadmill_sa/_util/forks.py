@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
+from threading import RLock
+from types import TracebackType
 from typing import Protocol
 
 
@@ -23,6 +25,28 @@ def renew_in_child(owner: ForkAware) -> None:
     A comparison of process ids under the lock would come too late: the lock itself may be held.
     """
     _owners.add(owner)
+
+
+class ChildLock:
+    """A reentrant lock that is free in a forked child, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        self._lock = RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.release()
 
 
 def _renew() -> None:

@@ -33,7 +33,7 @@ class Signals:
     def __init__(self) -> None:
         self._received: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._count = 0
-        self._starting = True
+        self._starting = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -46,6 +46,13 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def starting(self) -> None:
+        """From now on the first signal raises StartInterruptedError, one that came before too."""
+        self._starting = True
+        if self._count:
+            self._starting = False
+            raise StartInterruptedError
 
     def started(self) -> None:
         """From now on signals are only queued."""
@@ -84,6 +91,7 @@ def run_until_signal(
     with Signals() as signals:
         node = None
         try:
+            signals.starting()
             node = build()
             node.start()
             announce(node)

@@ -47,7 +47,7 @@ def target_options(command: F) -> F:
             metavar="URL",
             envvar="THREADMILL_URL",
             show_envvar=True,
-            help="The database; postgresql:// is read as postgresql+psycopg://.",
+            help="The database, or redis://host/0?prefix=threadmill.",
         ),
         click.option(
             "--schema", metavar="NAME", help="Schema of the tables, with --url on PostgreSQL."

@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from threadmill_sa.cli.commands.database import database
 from threadmill_sa.cli.commands.demo import demo
+from threadmill_sa.cli.commands.leases import leases
 from threadmill_sa.cli.commands.recurring import recurring
 from threadmill_sa.cli.commands.worker import worker
 from threadmill_sa.cli.options import JSON_KEY, TRACEBACK_KEY
@@ -58,6 +59,7 @@ program.add_command(demo)
 program.add_command(database)
 program.add_command(worker)
 program.add_command(recurring)
+program.add_command(leases)
 
 
 def _fail(ctx: click.Context, line: str, *, code: str, message: str) -> None:

@@ -6,7 +6,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from threadmill_sa import sqlite
 from threadmill_sa.app import Threadmill
+from threadmill_sa.cli.redis_url import is_redis_url, open_redis
 from threadmill_sa.errors import InvalidValueError, SchemaError, ThreadmillError
 from threadmill_sa.stores.sql.servers import engine_url
 
@@ -40,6 +41,10 @@ class Target:
         Raises: click.UsageError for a target that cannot be read; ThreadmillError.
         """
         engine = None
+        if self.app is None and is_redis_url(self.url or ""):
+            with self._open_redis() as threadmill:
+                yield threadmill
+            return
         if self.app is not None:
             threadmill = load_app(self.app)
         else:
@@ -54,6 +59,11 @@ class Target:
             threadmill.close()
             if engine is not None:
                 engine.dispose()
+
+    def _open_redis(self) -> AbstractContextManager[Threadmill]:
+        if self.schema is not None:
+            raise click.UsageError("--schema is for PostgreSQL; on Redis: redis://host/0?prefix=")
+        return open_redis(self.url or "")
 
 
 def load_app(spec: str) -> Threadmill:
@@ -140,7 +150,8 @@ def read_url(text: str) -> URL:
         raise click.UsageError(f"database URL cannot be read: {_line(error)}") from error
     if backend not in {"postgresql", "sqlite"}:
         raise click.UsageError(
-            f"database {backend!r} is not supported, expected postgresql:// or sqlite:///"
+            f"database {backend!r} is not supported,"
+            " expected postgresql://, sqlite:/// or redis://"
         )
     return url
 
@@ -174,4 +185,4 @@ def _line(error: Exception) -> str:
         return error.message
     if isinstance(error, NoSuchModuleError):
         return "its dialect or driver is unknown"
-    return "expected for example postgresql://user@host/name or sqlite:///app.db"
+    return "expected for example postgresql://user@host/name, sqlite:///app.db or redis://host"

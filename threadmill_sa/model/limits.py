@@ -65,3 +65,17 @@ UNWIND_SECONDS = 1.0  # after the release: time for cancelled coroutines and idl
 WAIT_MAX_SECONDS = 60.0  # longest single wait of a thread; it looks around and waits again
 WAKE_GAP_MIN_SECONDS, WAKE_GAP_MAX_SECONDS = 0.002, 0.05  # between two ticks that wakes asked for
 INLINE_RUNS_MAX = 100_000  # attempts of one run_until_idle
+
+HOLDER_MAX_CHARS = 255  # who holds a lease: host, process and a random part
+LEASE_TTL_SECONDS = 15.0
+LEASE_TTL_MIN_SECONDS, LEASE_TTL_MAX_SECONDS = 0.1, 86_400.0
+LEASE_CALL_MAX_SECONDS = 3.0  # default bound of one call to the lease store
+LEASE_RETRY_MIN_SECONDS, LEASE_RETRY_MAX_SECONDS = 0.1, 1.0  # pause after a failed call, doubling
+LEASE_HINT_SPREAD_SECONDS = 0.05  # those who heard of a release try within this time
+LEASE_ATTEMPT_GAP_SECONDS = 0.05  # between two attempts of one contender, whatever the hints
+LEASE_RELEASE_TRIES = 3  # of one release; then the lease runs out by itself
+LEASE_CALLS_MAX = 3  # calls of one contender that hang at once; further ones fail at once
+LEASE_CONNECTIONS_MAX = 4  # connections of a process for its leases, beside the engine's pool
+DRAIN_SECONDS = 30.0  # how long a stop waits for work and callbacks of a leader
+DRAIN_MAX_SECONDS = 86_400.0
+TICK_REPLAY_MAX = 1000  # missed fixed-rate ticks that may be made up for

@@ -20,6 +20,7 @@ from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.nudge import EnqueueMode, NudgeOutcome, NudgeReceipt, NudgeVerdict
 from threadmill_sa.session import hooks
 from threadmill_sa.session.handles import unwrap, unwrap_async
+from threadmill_sa.session.promises import expect_write, note_refusal
 from threadmill_sa.session.refusals import (
     check_can_wait,
     check_ends_itself,
@@ -188,15 +189,19 @@ class SessionBoundary:
         if mode is EnqueueMode.JOIN_TRANSACTION:
             return self._nudge_joined(handle, names)
         session, own = self._waiting_on(handle)
+        promises = None
         if own is not None:
             # On the session's own connection: a second one would deadlock a pool of one.
             self._check(own.task_verdicts(names))
+            promises = own.expect_nudges(names, now=self._instant())
         else:
             read = partial(self._store.recurring.task_verdicts, names)
             self._check(_run(read, asynchronous=asynchronous))
         engine = _async_engine(own)
         for name in sorted(names):
-            write = partial(self._write_nudge, name, engine, asynchronous=asynchronous)
+            write = partial(
+                self._write_nudge, name, engine, promises=promises, asynchronous=asynchronous
+            )
             hooks.write_after_commit(session, (self, name), write)
         return [NudgeReceipt(name, mode, None) for name in names]
 
@@ -265,7 +270,18 @@ class SessionBoundary:
 
     # After the caller's commit: nothing here reaches the caller, the hooks count and log.
 
-    def _write_nudge(self, name: str, engine: Engine | None, *, asynchronous: bool) -> None:
+    def _write_nudge(
+        self,
+        name: str,
+        engine: Engine | None,
+        *,
+        promises: Mapping[str, int] | None,
+        asynchronous: bool,
+    ) -> None:
+        records = self._store.records
+        if records is not None and promises is None:
+            expect = partial(expect_write, records, name, now=self._instant())
+            promises = _run(expect, asynchronous=asynchronous)
         if engine is None:
             accept = partial(self._immediate_nudge, name)
             outcome = _run(accept, asynchronous=asynchronous)
@@ -283,6 +299,9 @@ class SessionBoundary:
             name,
             "disabled" if outcome.verdict is NudgeVerdict.DISABLED else "deleted",
         )
+        if records is not None and promises and name in promises:
+            note = partial(note_refusal, records, name, promises[name])
+            _run(note, asynchronous=asynchronous)
 
     def _write_jobs(
         self, jobs: Sequence[NewJob], engine: Engine | None, *, asynchronous: bool

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from threading import Lock
 from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from threadmill_sa._util.forks import ChildLock
 from threadmill_sa.errors import AfterCommitError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Counters:
     """Totals of this process since its start."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ChildLock()
         self.written = 0  # deferred writes that happened
         self.refused = 0  # the task was paused or deleted between validation and write
         self.failed = 0  # deferred writes that raised; the schedule covers
@@ -188,7 +188,7 @@ def _fault(doing: str, error: Exception) -> None:
     logger.error("%s failed; what waited for it may be lost", doing, exc_info=error)
 
 
-_install_lock = Lock()
+_install_lock = ChildLock()
 _LISTENERS: tuple[tuple[str, Any], ...] = (
     ("after_commit", _mark_committed),
     ("after_transaction_end", _settle),

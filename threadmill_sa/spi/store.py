@@ -8,9 +8,12 @@ from datetime import datetime
 from typing import Protocol
 
 from threadmill_sa.model.job import NewJob
+from threadmill_sa.model.lease import FenceVerdict, Lease
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
 from threadmill_sa.spi.jobs import Jobs
+from threadmill_sa.spi.leases import Leases
 from threadmill_sa.spi.nodes import Nodes
+from threadmill_sa.spi.records import NudgeRecords
 from threadmill_sa.spi.recurring import Recurring
 from threadmill_sa.spi.wakes import WakeChannel
 
@@ -55,6 +58,23 @@ class JoinedWrites(Protocol):
         """As `Jobs.insert`, in the caller's transaction."""
         ...
 
+    def expect_nudges(
+        self, names: Sequence[str], *, now: datetime | None = None
+    ) -> Mapping[str, int]:
+        """As `NudgeRecords.expect`, in the caller's transaction; nothing while recording is off.
+
+        For nudges that are to be written once that transaction has committed.
+        """
+        ...
+
+    def fence(self, lease: Lease) -> FenceVerdict:
+        """Hold the lease's term until the caller's transaction ends, when it has not ended.
+
+        Guarantee: after HOLDS no other term of the name begins before that end. It may wait for
+        a takeover that is under way, and holds back takeovers of this one name.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CannotJoin:
@@ -77,6 +97,16 @@ class JobStore(Protocol):
 
     @property
     def nodes(self) -> Nodes: ...
+
+    @property
+    def leases(self) -> Leases | None:
+        """The leases, or None on a store that keeps none."""
+        ...
+
+    @property
+    def records(self) -> NudgeRecords | None:
+        """The records of nudges and runs, or None while nothing is recorded. Sends no SQL."""
+        ...
 
     @property
     def wakes(self) -> WakeChannel | None:

@@ -1,4 +1,4 @@
-"""A store that fails, counts and holds calls on demand, around any other store."""
+"""Stores around another store: one that only forwards, one that fails and holds on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any, cast
 
 from threadmill_sa.errors import StoreUnavailableError
 from threadmill_sa.spi.jobs import Jobs
+from threadmill_sa.spi.leases import Leases
 from threadmill_sa.spi.nodes import Nodes
+from threadmill_sa.spi.records import NudgeRecords
 from threadmill_sa.spi.recurring import Recurring
 from threadmill_sa.spi.store import CannotJoin, JobStore, JoinedWrites, StoreCapabilities
 from threadmill_sa.spi.wakes import WakeChannel
@@ -51,21 +53,83 @@ class _Fault:
         return self.times >= 0
 
 
-class FaultingStore:
-    """Forwards to `inner`. Operations are named by role and method, such as `"jobs.claim"`.
+class ForwardingStore:
+    """Forwards everything to `inner`; a subclass overrides `run_call` to see every call of a role.
+
+    Operations are named by role and method, such as `"jobs.claim"`. What joins a caller's
+    transaction and the wake channel are handed out as `inner` gives them.
+    """
+
+    def __init__(self, inner: JobStore) -> None:
+        self.inner = inner
+        self._jobs = cast("Jobs", _Role(self, "jobs", inner.jobs))
+        self._recurring = cast("Recurring", _Role(self, "recurring", inner.recurring))
+        self._nodes = cast("Nodes", _Role(self, "nodes", inner.nodes))
+        leases = inner.leases
+        self._leases = None if leases is None else cast("Leases", _Role(self, "leases", leases))
+        records = inner.records
+        self._records = (
+            None if records is None else cast("NudgeRecords", _Role(self, "records", records))
+        )
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self.inner.capabilities
+
+    @property
+    def jobs(self) -> Jobs:
+        return self._jobs
+
+    @property
+    def recurring(self) -> Recurring:
+        return self._recurring
+
+    @property
+    def nodes(self) -> Nodes:
+        return self._nodes
+
+    @property
+    def leases(self) -> Leases | None:
+        return self._leases
+
+    @property
+    def records(self) -> NudgeRecords | None:
+        return self._records
+
+    @property
+    def wakes(self) -> WakeChannel | None:
+        return self.inner.wakes
+
+    def joined(self, handle: object) -> JoinedWrites | CannotJoin:
+        return self.inner.joined(handle)
+
+    def describe(self) -> str:
+        return self.inner.describe()
+
+    def check_ready(self) -> None:
+        self.inner.check_ready()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def run_call(self, operation: str, call: Callable[[], Any]) -> Any:
+        """Make `call`, which is `operation` of the inner store, and return its result."""
+        del operation
+        return call()
+
+
+class FaultingStore(ForwardingStore):
+    """Fails, counts and holds the calls to `inner` on demand.
 
     With no fault and no gate it behaves as `inner`, so it can stand in for any store in tests.
     """
 
     def __init__(self, inner: JobStore) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._lock = threading.Lock()
         self._faults: dict[str, _Fault] = {}
         self._gates: dict[str, Gate] = {}
         self._calls: Counter[str] = Counter()
-        self._jobs = cast("Jobs", _Role(self, "jobs", inner.jobs))
-        self._recurring = cast("Recurring", _Role(self, "recurring", inner.recurring))
-        self._nodes = cast("Nodes", _Role(self, "nodes", inner.nodes))
 
     def fail(
         self,
@@ -103,38 +167,6 @@ class FaultingStore:
         with self._lock:
             return self._calls[operation]
 
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return self.inner.capabilities
-
-    @property
-    def jobs(self) -> Jobs:
-        return self._jobs
-
-    @property
-    def recurring(self) -> Recurring:
-        return self._recurring
-
-    @property
-    def nodes(self) -> Nodes:
-        return self._nodes
-
-    @property
-    def wakes(self) -> WakeChannel | None:
-        return self.inner.wakes
-
-    def joined(self, handle: object) -> JoinedWrites | CannotJoin:
-        return self.inner.joined(handle)
-
-    def describe(self) -> str:
-        return self.inner.describe()
-
-    def check_ready(self) -> None:
-        self.inner.check_ready()
-
-    def close(self) -> None:
-        self.inner.close()
-
     def run_call(self, operation: str, call: Callable[[], Any]) -> Any:
         """Make `call` under what was arranged for `operation`."""
         with self._lock:
@@ -153,9 +185,9 @@ class FaultingStore:
 
 
 class _Role:
-    """Every method of one role, by way of the store's faults."""
+    """Every method of one role, by way of the store's `run_call`."""
 
-    def __init__(self, store: FaultingStore, name: str, inner: object) -> None:
+    def __init__(self, store: ForwardingStore, name: str, inner: object) -> None:
         self._store = store
         self._name = name
         self._inner = inner

@@ -32,6 +32,7 @@ class _Entry:
     attempt: Attempt
     outcome: AttemptOutcome
     refusals: int = 0  # failures of this outcome alone, with the store at hand
+    unanswered: bool = False  # an earlier try may have recorded it
 
 
 class Completer(Service):
@@ -137,6 +138,8 @@ class Completer(Service):
             )
         except Exception as error:  # noqa: BLE001  The completer outlives every store failure.
             if is_outage(error):
+                for entry in batch:
+                    entry.unanswered = True
                 self._put_back(batch)
                 return self._outage.failed(error)
             if len(batch) > 1:
@@ -191,6 +194,14 @@ class Completer(Service):
         self._book.forget(attempt)
         if verdict is FinishVerdict.RECORDED:
             self._on_recorded(attempt.job, entry.outcome)
+        elif entry.unanswered:
+            _log.warning(
+                "outcome %s of job %s (%s) is not taken: a try whose answer was lost recorded it,"
+                " or another claim holds the job",
+                entry.outcome.kind,
+                attempt.job.id,
+                attempt.job.handler,
+            )
         elif not attempt.lost:  # else the heartbeat has told it already
             _log.warning(
                 "outcome %s of job %s (%s) is lost: another claim holds the job",

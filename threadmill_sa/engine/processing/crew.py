@@ -21,6 +21,7 @@ from threadmill_sa.engine.processing.handlers import HandlerRegistry
 from threadmill_sa.engine.processing.heartbeats import Heartbeats
 from threadmill_sa.engine.processing.maintenance import MaintenanceCycle
 from threadmill_sa.engine.processing.options import NodeOptions
+from threadmill_sa.engine.processing.recording import run_recorder
 from threadmill_sa.engine.processing.runner import Runner
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.model import limits
@@ -75,7 +76,7 @@ class Crew:
         )
         self._execution = Execution(
             self._handlers,
-            Runner(failures),
+            Runner(failures, on_start=run_recorder(self._store, self._instant)),
             self._completer,
             self._book,
             workers=options.workers,
@@ -117,6 +118,7 @@ class Crew:
             monotonic=self._monotonic,
             noise=noise,
             serves=self._serves,
+            may_judge=self._heartbeats.may_judge,
             on_ready=self._dispatcher.wake,
             on_ready_elsewhere=self._notify_others,
         )
@@ -131,8 +133,8 @@ class Crew:
             self._dispatcher.start()
             channel = self._store.wakes
             if self._options.wakes and channel is not None:
-                wakes.subscribe(channel, self.wake)
                 self._subscribed = True
+                wakes.subscribe(channel, self.wake)
         except BaseException:
             self.stop(0.0)
             raise
@@ -145,6 +147,11 @@ class Crew:
         """Shorten the drain that is under way; never lengthens it."""
         self._deadline = min(self._deadline, self._monotonic() + grace)
         self._book.notify()
+
+    @property
+    def stopped(self) -> bool:
+        """True once a stop has ended."""
+        return self._done.is_set()
 
     def wait_stopped(self) -> None:
         """Wait until a `stop` that another thread began has ended."""

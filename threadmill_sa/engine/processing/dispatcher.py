@@ -9,7 +9,8 @@ from datetime import datetime
 from threadmill_sa.engine.processing.attempts import Attempt, AttemptBook
 from threadmill_sa.engine.processing.execution import Execution
 from threadmill_sa.engine.processing.handlers import HandlerRegistry
-from threadmill_sa.engine.processing.outage import Outage
+from threadmill_sa.engine.processing.outage import Outage, is_outage
+from threadmill_sa.engine.processing.strays import give_back_strays
 from threadmill_sa.engine.service import Service
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import ClaimedJob, NodeId
@@ -49,6 +50,7 @@ class Dispatcher(Service):
         self._instant = instant
         self._may_claim = may_claim
         self._turn = 0
+        self._unheard = False  # a claim failed, and may have been applied
         self._outage = Outage("claim")
 
     def ask_to_stop(self) -> None:
@@ -65,8 +67,10 @@ class Dispatcher(Service):
                 self._book.wait_free(self._poll)
                 continue
             try:
+                self._give_back_strays()
                 claimed = self._claim(limit)
             except Exception as error:  # noqa: BLE001  The loop outlives every store failure.
+                self._unheard = self._unheard or is_outage(error)
                 self._rest(self._outage.failed(error))
                 continue
             self._outage.ended()
@@ -77,6 +81,19 @@ class Dispatcher(Service):
                     # A stream of wakes that bring nothing must not occupy the store.
                     self._rest(limits.WAKE_GAP_MIN_SECONDS)
                 self._wait(self._poll)
+
+    def _give_back_strays(self) -> None:
+        """After a claim that may have been applied without our hearing of it.
+
+        Only this thread claims, so whatever else we are said to hold came with that answer.
+        """
+        if not self._unheard:
+            return
+        known = {held.job_id for held in self._book.holds()}
+        count = give_back_strays(self._jobs, self._node_id, known, now=self._instant())
+        self._unheard = False
+        if count:
+            _log.warning("%d jobs are given back: the answer to their claim was lost", count)
 
     def _claim(self, limit: int) -> list[ClaimedJob]:
         # Only names that are known here: a job of another release waits for its own node.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from threadmill_sa.engine.processing.attempts import Attempt, AttemptBook
 from threadmill_sa.engine.processing.outage import Outage
 from threadmill_sa.engine.service import Service
+from threadmill_sa.model import limits
 from threadmill_sa.model.node import NodeInfo
 from threadmill_sa.spi.nodes import Nodes
 
@@ -40,12 +41,23 @@ class Heartbeats(Service):
         self._timeout = timeout_seconds
         self._monotonic = monotonic
         self._on_lost = on_lost
-        self._last_seen = float("-inf")
-        self._outage = Outage("heartbeat", longest_seconds=every_seconds)
+        self._last_seen = self._in_touch_since = float("-inf")
+        self._outage = Outage(
+            "heartbeat", longest_seconds=min(every_seconds, limits.OUTAGE_PAUSE_MAX_SECONDS)
+        )
 
     def healthy(self) -> bool:
         """False once beats have failed for half of the timeout: others may soon take our jobs."""
         return self._monotonic() - self._last_seen <= self._timeout / 2
+
+    def may_judge(self) -> bool:
+        """True once this node has been in touch with the store for half of the timeout.
+
+        Before, the silence of others proves nothing: the store may have been out for them as
+        well, or this process stood still. They all beat again within that time.
+        """
+        in_touch = self._monotonic() - self._in_touch_since
+        return self.healthy() and in_touch >= self._timeout / 2
 
     def _open(self) -> None:
         self._beat()
@@ -73,6 +85,8 @@ class Heartbeats(Service):
         asked = self._monotonic()
         held = self._book.holds()
         lost = self._nodes.beat(self._node, held)
+        if asked - self._last_seen > self._timeout / 2:
+            self._in_touch_since = asked
         self._last_seen = asked
         for attempt in self._book.mark_lost(held, lost):
             self._on_lost(attempt)

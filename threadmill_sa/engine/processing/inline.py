@@ -15,12 +15,14 @@ from threadmill_sa.clock import Clock
 from threadmill_sa.engine.processing.context import Cancellation
 from threadmill_sa.engine.processing.failures import FailurePath
 from threadmill_sa.engine.processing.handlers import Handler, HandlerRegistry
+from threadmill_sa.engine.processing.recording import run_recorder
 from threadmill_sa.engine.processing.runner import (
     Runner,
     effective_timeout,
     job_context,
     released,
 )
+from threadmill_sa.engine.processing.strays import give_back_strays
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.errors import ThreadmillError
 from threadmill_sa.model import limits
@@ -76,7 +78,11 @@ class _Inline:
         self._clock = clock
         self._node_id = NodeId(ids(clock.now() if now is None else now))
         # Ctrl-C belongs to whoever called, not to the job.
-        self._runner = Runner(FailurePath(noise), passes=(KeyboardInterrupt,))
+        self._runner = Runner(
+            FailurePath(noise),
+            passes=(KeyboardInterrupt,),
+            on_start=run_recorder(store, self._instant),
+        )
 
     def run(self, limit: int) -> int:
         ran = 0
@@ -96,13 +102,20 @@ class _Inline:
         names = self._handlers.names()
         if not names:
             return []
-        return self._store.jobs.claim(
-            self._node_id,
-            queues=None,
-            handlers=names,
-            limit=_CLAIM_BATCH,
-            now=self._instant(),
-        )
+        try:
+            return self._store.jobs.claim(
+                self._node_id,
+                queues=None,
+                handlers=names,
+                limit=_CLAIM_BATCH,
+                now=self._instant(),
+            )
+        except BaseException:
+            # It may have been applied. Nobody beats for these jobs or reclaims them here.
+            self._on_the_way_out(
+                lambda: give_back_strays(self._store.jobs, self._node_id, (), now=self._instant())
+            )
+            raise
 
     def _run_batch(self, batch: list[ClaimedJob]) -> None:
         waiting = deque(batch)
@@ -113,8 +126,15 @@ class _Inline:
                 waiting.popleft()
         except BaseException:
             # The caller interrupts, or the store fails: what was not finished is given back.
-            self._finish([released(job) for job in waiting])
+            self._on_the_way_out(lambda: self._finish([released(job) for job in waiting]))
             raise
+
+    def _on_the_way_out(self, give_back: Callable[[], object]) -> None:
+        """Give jobs back; what ended the run is what the caller sees, not a failure of this."""
+        try:
+            give_back()
+        except Exception as error:  # noqa: BLE001  Another error is being raised.
+            _log.warning("jobs could not be given back, a node's reclaim will do it: %s", error)
 
     def _attempt(self, job: ClaimedJob) -> AttemptOutcome:
         handler = self._handlers.get(job.handler)

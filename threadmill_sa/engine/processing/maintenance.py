@@ -29,6 +29,7 @@ class MaintenanceCycle(Service):
         on_ready: called when jobs became ready that this node can run.
         on_ready_elsewhere: called when jobs became ready that other nodes may run.
         serves: whether this node runs jobs of that handler and queue.
+        may_judge: whether the silence of another node says anything now.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class MaintenanceCycle(Service):
         monotonic: Callable[[], float],
         noise: Callable[[], float],
         serves: Callable[[NewJob], bool],
+        may_judge: Callable[[], bool],
         on_ready: Callable[[], None],
         on_ready_elsewhere: Callable[[], None],
     ) -> None:
@@ -60,6 +62,7 @@ class MaintenanceCycle(Service):
         self._monotonic = monotonic
         self._noise = noise
         self._serves = serves
+        self._may_judge = may_judge
         self._on_ready = on_ready
         self._on_ready_elsewhere = on_ready_elsewhere
         self._delayed = threading.Event()  # the next turn promotes as well
@@ -148,6 +151,8 @@ class MaintenanceCycle(Service):
         self._guarded("removal of stale nodes", self._remove_stale)
 
     def _reclaim(self) -> None:
+        if not self._may_judge():
+            return
         for _ in range(limits.RECLAIM_ROUNDS_MAX):
             ended = self._store.jobs.reclaim(
                 self._decide_orphan,
@@ -192,4 +197,5 @@ class MaintenanceCycle(Service):
             _log.warning("%d nudges dropped: their task was deleted before they counted", dropped)
 
     def _remove_stale(self) -> None:
-        self._store.nodes.remove_stale(older_than_seconds=limits.NODE_STALE_SECONDS)
+        if self._may_judge():
+            self._store.nodes.remove_stale(older_than_seconds=limits.NODE_STALE_SECONDS)

@@ -93,9 +93,17 @@ class ProcessingNode:
                 ids=self._ids,
                 noise=self._noise,
             )
-            crew.start()
-            self._id = crew.node_id
+            # Known before it runs: a signal may interrupt any line from here on, and who stops the
+            # node then must find it. Guarded by tests/processes/test_interrupted_start.py.
             self._crew = crew
+            try:
+                crew.start()
+                self._id = crew.node_id
+            except BaseException:
+                if not crew.stopped:
+                    crew.stop(0.0)
+                self._crew = None
+                raise
             # Daemon threads are frozen when the interpreter exits, so the drain must come before.
             atexit.register(self._at_exit)
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,13 +38,20 @@ class Runner:
     Args:
         passes: exceptions of a handler that leave `run` instead of failing the attempt. None in
             a worker, where even SystemExit ends the attempt only.
+        on_start: told of each attempt right before its handler is called; it may block and
+            raises nothing.
     """
 
     def __init__(
-        self, failures: FailurePath, *, passes: tuple[type[BaseException], ...] = ()
+        self,
+        failures: FailurePath,
+        *,
+        passes: tuple[type[BaseException], ...] = (),
+        on_start: Callable[[ClaimedJob], None] | None = None,
     ) -> None:
         self._failures = failures
         self._passes = passes
+        self._on_start = on_start
 
     def run(self, job: ClaimedJob, handler: Handler, context: JobContext) -> AttemptOutcome:
         """Run a handler in this thread; a coroutine function gets an event loop of its own."""
@@ -56,6 +63,8 @@ class Runner:
             return quarantined(job, error)
         token = enter_job(context)
         try:
+            if self._on_start is not None:
+                self._on_start(job)
             value = handler.function(**arguments)
             if handler.is_async:
                 value = asyncio.run(value)
@@ -79,6 +88,8 @@ class Runner:
             return quarantined(job, error)
         enter_job(context)
         try:
+            if self._on_start is not None:
+                await asyncio.to_thread(self._on_start, job)
             return succeeded(job, await handler.function(**arguments))
         except BaseException as error:  # noqa: BLE001  SystemExit would end the loop's thread.
             return self.failed(job, handler, error, late=context.cancelled)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 
+from threadmill_sa._util.forks import ChildLock
 from threadmill_sa.spi.wakes import WakeChannel
 
 Listener = Callable[[], None]
 
-_lock = threading.Lock()
+_lock = ChildLock()
 _ears: dict[tuple[int, int], _Ears] = {}  # by process and channel
 
 

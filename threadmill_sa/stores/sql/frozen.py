@@ -51,6 +51,16 @@ FROZEN = (
         "Processing nodes",
         "1747396ffff28cc461382bcaa54287754f6ad659e034b8dca44bce428c7a94ed",
     ),
+    FrozenRevision(
+        "0007",
+        "Records of nudges and runs, for the checker",
+        "6d448d0d7f77276fd867e6c346f7f84fb5a7cee09507236b801e0a90f3c2673c",
+    ),
+    FrozenRevision(
+        "0008",
+        "Leases with terms",
+        "53f68b489c9d9e92d9718a662196eb7f0d0e5a392d8e62dbb8cbdcab40a74d2f",
+    ),
 )
 BY_REVISION = {entry.revision: entry for entry in FROZEN}
 HEAD = FROZEN[-1].revision

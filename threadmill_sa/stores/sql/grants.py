@@ -8,6 +8,8 @@ _TABLES = (
     # A conflict clause and RETURNING read what they write.
     ("SELECT", "threadmill_cron_tasks"),
     ("SELECT, INSERT, UPDATE", "threadmill_cron_nudges"),
+    # Where recording is on; a refused nudge that waited for the commit marks its own record.
+    ("SELECT, INSERT, UPDATE (epoch)", "threadmill_nudge_records"),
     ("INSERT", "threadmill_jobs"),
     ("INSERT", "threadmill_job_history"),
     ("INSERT", "threadmill_count_deltas"),  # by the triggers of threadmill_jobs

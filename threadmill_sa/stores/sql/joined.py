@@ -19,6 +19,7 @@ from threadmill_sa.errors import (
     UnsupportedSessionError,
 )
 from threadmill_sa.model.job import NewJob
+from threadmill_sa.model.lease import FenceVerdict, Lease
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
 from threadmill_sa.stores.sql.unit import OWN_OPTIONS
 from threadmill_sa.stores.sql.writing import ProducerWrites
@@ -53,6 +54,14 @@ class SqlJoinedWrites:
     def insert_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if jobs:
             self._writes.insert_jobs(self._execute, jobs, now=now)
+
+    def expect_nudges(
+        self, names: Sequence[str], *, now: datetime | None = None
+    ) -> Mapping[str, int]:
+        return self._writes.expect_nudges(self._execute, names, now=now)
+
+    def fence(self, lease: Lease) -> FenceVerdict:
+        return self._writes.fence(self._execute, lease)
 
 
 class Joining:

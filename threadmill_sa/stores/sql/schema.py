@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TIMESTAMP, TypeDecorator, TypeEngine
 
 from threadmill_sa.errors import NaiveDatetimeError
-from threadmill_sa.model.limits import NAME_MAX_CHARS
+from threadmill_sa.model.limits import HOLDER_MAX_CHARS, NAME_MAX_CHARS
 
 PREFIX = "threadmill_"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,6 +95,9 @@ class Schema:
         )
         self.cron_nudges = _cron_nudges(self.metadata, self.revision_sequence)
         self.nodes = _nodes(self.metadata)
+        self.leases = _leases(self.metadata)
+        self.nudge_records = _nudge_records(self.metadata)
+        self.snapshot_records = _snapshot_records(self.metadata)
         self.store_identity = _store_identity(self.metadata)
         self.schema_history = _schema_history(self.metadata)
 
@@ -293,6 +296,62 @@ def _nodes(metadata: MetaData) -> Table:
         Column("started_at", UtcDateTime, nullable=False),
         Column("heartbeat_at", UtcDateTime, nullable=False),
         PrimaryKeyConstraint("id", name=f"pk_{PREFIX}nodes"),
+    )
+
+
+def _nudge_records(metadata: MetaData) -> Table:
+    """One row per recorded acceptance, in the accepting transaction; only audits read them."""
+    name = f"{PREFIX}nudge_records"
+    return Table(
+        name,
+        metadata,
+        # On SQLite also the order of the commits: never given out twice, and one writer.
+        Column("id", BIG_ID, Identity(), nullable=False),
+        Column("task_name", _name(), nullable=False),
+        # 0: it was to be written after the commit, and that was refused.
+        Column("epoch", BigInteger, nullable=False),
+        Column("slot", BigInteger, nullable=False),  # the transaction id on PostgreSQL
+        Column("revision", BigInteger),  # null: to be written after the commit
+        Column("requested_at", UtcDateTime, nullable=False),
+        PrimaryKeyConstraint("id", name=f"pk_{name}"),
+        Index(f"ix_{name}_task", "task_name", "id"),
+        sqlite_autoincrement=True,
+    )
+
+
+def _snapshot_records(metadata: MetaData) -> Table:
+    """What a run, or an operator's call that drops nudges, found committed."""
+    name = f"{PREFIX}snapshot_records"
+    return Table(
+        name,
+        metadata,
+        Column("id", BIG_ID, Identity(), nullable=False),
+        Column("task_name", _name(), nullable=False),
+        Column("event", String(16), nullable=False),
+        Column("job_id", Uuid()),
+        Column("attempt", Integer),
+        # PostgreSQL: pg_current_snapshot(); SQLite: the highest id of the nudge records.
+        Column("seen", Text, nullable=False),
+        Column("recorded_at", UtcDateTime, nullable=False),
+        PrimaryKeyConstraint("id", name=f"pk_{name}"),
+        Index(f"ix_{name}_task", "task_name", "id"),
+        sqlite_autoincrement=True,
+    )
+
+
+def _leases(metadata: MetaData) -> Table:
+    """One row per mutex that was ever held; it is never deleted, so that no term comes twice."""
+    return Table(
+        f"{PREFIX}leases",
+        metadata,
+        Column("name", _name(), nullable=False),
+        Column("holder", String(HOLDER_MAX_CHARS)),  # null when free
+        Column("term", BigInteger, nullable=False),
+        Column("acquired_at", UtcDateTime, nullable=False),
+        Column("expires_at", UtcDateTime, nullable=False),
+        PrimaryKeyConstraint("name", name=f"pk_{PREFIX}leases"),
+        # Makes the term a key column: a new one conflicts with a fence, a renewal does not.
+        UniqueConstraint("name", "term", name=f"uq_{PREFIX}leases_name_term"),
     )
 
 

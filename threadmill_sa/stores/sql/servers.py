@@ -74,7 +74,7 @@ def check_server(engine: Engine) -> None:
 def connected(engine: Engine) -> Iterator[Connection]:
     """A connection from the engine's pool, given back at the end.
 
-    Raises: StoreUnavailableError when none can be had.
+    Raises: StoreUnavailableError when none can be had, and when the server fails in the block.
     """
     try:
         connection = engine.connect()
@@ -82,18 +82,32 @@ def connected(engine: Engine) -> Iterator[Connection]:
         if classify(error) is Fault.OTHER:
             raise
         raise unavailable(engine, getattr(error, "orig", None) or error) from error
-    with connection:
-        yield connection
+    try:
+        with connection:
+            yield connection
+    except DBAPIError as error:
+        if classify(error) is Fault.OTHER:
+            raise
+        raise StoreUnavailableError(
+            f"{_place(engine)} failed in the middle ({_words(error.orig or error)}); try again"
+            " later: every step is done whole or not at all, and only what is missing is done"
+        ) from error
 
 
 def unavailable(engine: Engine, reason: BaseException) -> StoreUnavailableError:
     """The error for a database that could not be reached; its password is not shown."""
-    place = engine.url.render_as_string(hide_password=True)
-    words = " ".join(str(reason).split())[:300]
     return StoreUnavailableError(
-        f"{place} cannot be reached ({type(reason).__name__}: {words});"
+        f"{_place(engine)} cannot be reached ({_words(reason)});"
         " look at its address, or try again later"
     )
+
+
+def _place(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _words(reason: BaseException) -> str:
+    return f"{type(reason).__name__}: {' '.join(str(reason).split())[:300]}"
 
 
 def check_connection(connection: Connection) -> None:

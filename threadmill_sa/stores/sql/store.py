@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cached_property
 
 from sqlalchemy import Connection, Engine
 
+from threadmill_sa._util.forks import ChildLock
 from threadmill_sa.clock import Clock, SystemClock
 from threadmill_sa.errors import UnsupportedStoreError
+from threadmill_sa.spi.records import NudgeRecords
 from threadmill_sa.spi.store import CannotJoin, JoinedWrites, StoreCapabilities
 from threadmill_sa.spi.wakes import WakeChannel
 from threadmill_sa.stores.sql.dialects import SqlDialect, choose_dialect
 from threadmill_sa.stores.sql.identity import shield_after_restore
 from threadmill_sa.stores.sql.jobs import SqlJobs
 from threadmill_sa.stores.sql.joined import Joining, SqlJoinedWrites
+from threadmill_sa.stores.sql.leases import SqlLeases
 from threadmill_sa.stores.sql.migrate import SchemaManager, check_server, check_supported
 from threadmill_sa.stores.sql.nodes import SqlNodes
+from threadmill_sa.stores.sql.recording import RecordingWrites, SqlRecords
 from threadmill_sa.stores.sql.recurring import SqlRecurring
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.servers import check_schema_name, unavailable
+from threadmill_sa.stores.sql.silence import notice_silence_on
 from threadmill_sa.stores.sql.unit import Database
 from threadmill_sa.stores.sql.wakes import PostgresWakes, SqliteWakes
 from threadmill_sa.stores.sql.writing import ProducerWrites
@@ -41,6 +45,7 @@ class SqlStore:
         also: Sequence[Engine] = (),
         schema: str | None = None,
         clock: Clock | None = None,
+        record_nudges: bool = False,
     ) -> None:
         check_supported(engine)
         check_schema_name(engine.dialect.name, schema)
@@ -51,8 +56,11 @@ class SqlStore:
         self._schema_name = schema
         self._joining = Joining(self._engines, self.describe)
         self._database = Database(engine, self._dialect, self._clock)
-        self._building = threading.RLock()
+        self._building = ChildLock()
+        self._record_nudges = record_nudges
         self.manager = SchemaManager(engine, schema)
+        if self._dialect.name == "postgresql":
+            notice_silence_on(engine)
 
     @cached_property
     def capabilities(self) -> StoreCapabilities:
@@ -98,7 +106,8 @@ class SqlStore:
     @cached_property
     def _writes(self) -> ProducerWrites:
         with self._building:
-            return ProducerWrites(self._schema, self._dialect, self._database.instant)
+            writes = RecordingWrites if self._record_nudges else ProducerWrites
+            return writes(self._schema, self._dialect, self._database.instant)
 
     @cached_property
     def jobs(self) -> SqlJobs:
@@ -111,8 +120,20 @@ class SqlStore:
             return SqlRecurring(self._database, self._schema, self._dialect, self._writes)
 
     @cached_property
+    def records(self) -> NudgeRecords | None:
+        if not self._record_nudges:
+            return None
+        return SqlRecords(
+            self._database, self._dialect, lambda: self._schema, lambda: self._writes
+        )
+
+    @cached_property
     def nodes(self) -> SqlNodes:
         return SqlNodes(self._database, self._schema, self._dialect)
+
+    @cached_property
+    def leases(self) -> SqlLeases:
+        return SqlLeases(self._engine, lambda: self._schema, self._dialect)
 
     @cached_property
     def wakes(self) -> WakeChannel:
@@ -141,3 +162,5 @@ class SqlStore:
     def close(self) -> None:
         if "wakes" in self.__dict__:
             self.wakes.close()
+        if "leases" in self.__dict__:
+            self.leases.close()

@@ -80,11 +80,9 @@ class Waker:
                 wanted, watched = self._next_work(pause)
                 if not wanted and not watched:
                     return
-                connection = connection or self._connect()
-                settled = self._settle(connection, watched)
-                if wanted or settled:
+                connection, sent = self._serve(connection, watched, wanted=wanted)
+                if sent:
                     pause = _STATUS_MIN_SECONDS
-                    _execute(connection, self._statement)
                     self._closing.wait(_GAP_SECONDS)
                 else:
                     pause = min(_STATUS_MAX_SECONDS, pause * 2)
@@ -115,6 +113,33 @@ class Waker:
                 self._thread = None
                 return False, {}
             return wanted, dict(self._watched)
+
+    def _serve(
+        self, connection: Any, watched: dict[int, float], *, wanted: bool
+    ) -> tuple[Any, bool]:
+        """Send a wake that is due; returns the connection in use and whether one was sent.
+
+        A connection that has died since its last use is replaced at once: the first wake after
+        a restart of the server is sent as well.
+        """
+        if connection is not None:
+            try:
+                return connection, self._send(connection, watched, wanted=wanted)
+            except Exception as error:  # noqa: BLE001 - the new one decides
+                logger.debug("waking connection is replaced: %s", error)
+                _close_quietly(connection)
+        connection = self._connect()
+        try:
+            return connection, self._send(connection, watched, wanted=wanted)
+        except BaseException:
+            _close_quietly(connection)
+            raise
+
+    def _send(self, connection: Any, watched: dict[int, float], *, wanted: bool) -> bool:
+        due = self._settle(connection, watched) or wanted
+        if due:
+            _execute(connection, self._statement)
+        return due
 
     def _settle(self, connection: Any, watched: dict[int, float]) -> bool:
         """Forget the watched transactions that have ended; True when one has committed."""

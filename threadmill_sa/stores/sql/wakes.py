@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +15,13 @@ from sqlalchemy import Engine
 
 from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.clock import Clock
+from threadmill_sa.stores.sql.silence import notice_silence
 from threadmill_sa.stores.sql.waker import Waker
 
 logger = logging.getLogger("threadmill_sa.wakes")
 
 _LISTEN_SECONDS = 0.25  # one wait for a notification; close() is noticed at its end
 _REBUILD_SECONDS = 1.0  # pause before a dead listener is built again
-_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # seconds, count
 _WATCH_MIN_SECONDS, _WATCH_MAX_SECONDS = 0.002, 0.02  # polls of SQLite's data version
 
 
@@ -117,7 +115,7 @@ class PostgresWakes(_Listening):
             connection.rollback()
             connection.autocommit = True
             connection.execute(f"LISTEN {self.channel}")
-            _notice_a_silent_peer(connection.fileno())
+            notice_silence(connection.fileno())
             self._ready()
             on_wake()  # for whatever was sent before the LISTEN
             while not closing.is_set():
@@ -158,14 +156,3 @@ class SqliteWakes(_Listening):
                     pause = min(_WATCH_MAX_SECONDS, pause * 1.5)
         finally:
             connection.close()
-
-
-def _notice_a_silent_peer(descriptor: int) -> None:
-    """Make the kernel end a connection whose peer has gone without a word, within 30 s."""
-    with socket.socket(fileno=os.dup(descriptor)) as peer:
-        if peer.family == socket.AF_UNIX:
-            return
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, seconds in _KEEPALIVE:
-            if hasattr(socket, option):  # not every platform has them all
-                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)

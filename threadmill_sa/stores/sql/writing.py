@@ -9,14 +9,17 @@ from typing import Any, Protocol
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.sql.base import Executable
 
+from threadmill_sa.clock import SystemClock
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import NewJob
+from threadmill_sa.model.lease import FenceVerdict, Lease
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect, record_text
 from threadmill_sa.stores.sql.numbering import RevisionBlocks
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import jobs as job_statements
+from threadmill_sa.stores.sql.statements import leases as lease_statements
 from threadmill_sa.stores.sql.statements import nudges as nudge_statements
 
 Execute = Callable[[Executable, Mapping[str, Any]], CursorResult[Any]]
@@ -43,6 +46,7 @@ class ProducerWrites:
         self._revisions = RevisionBlocks()
         self._verdict = nudge_statements.read_verdict(schema)
         self._verdicts = nudge_statements.read_verdicts(schema, dialect)
+        self._fence = lease_statements.fence_lease(schema, dialect)
         self._insert = job_statements.insert_job(schema, dialect)
         self._insert_many = job_statements.insert_jobs(schema, dialect)
 
@@ -82,11 +86,30 @@ class ProducerWrites:
             revision, slot = binds["revision"], None
         return NudgeOutcome(NudgeVerdict.ACCEPTED, revision, slot) if accepted else None
 
+    def expect_nudges(
+        self, execute: Execute, names: Sequence[str], *, now: datetime | None = None
+    ) -> Mapping[str, int]:
+        """Record nothing: that is what RecordingWrites are for."""
+        del execute, names, now
+        return {}
+
     def task_verdicts(self, execute: Execute, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
         """Return the verdict for each name by the transaction's snapshot."""
         found = execute(self._verdicts, {"names": self._dialect.list_value(names)})
         enabled = {row.name: row.enabled for row in found}
         return {name: _verdict(enabled.get(name)) for name in names}
+
+    def fence(self, execute: Execute, lease: Lease) -> FenceVerdict:
+        """Keep the lease's term until the transaction ends, when it has not ended."""
+        binds: dict[str, Any] = {
+            "lease_name": lease.name,
+            "lease_holder": lease.holder,
+            "lease_term": lease.term,
+        }
+        if not self._dialect.own_clock:
+            binds["clock"] = SystemClock().now()  # never an injected one, as for the leases
+        kept = execute(self._fence, binds).one_or_none()
+        return FenceVerdict.LOST if kept is None else FenceVerdict.HOLDS
 
     def insert_jobs(
         self, execute: Execute, jobs: Sequence[NewJob], *, now: datetime | None = None

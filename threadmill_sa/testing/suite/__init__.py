@@ -14,8 +14,8 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts", "claims", "guard", "jobs", "nodes", "nudges", "races", "recurring", "revisions",
-    "steering", "ticks", "tools",
+    "attempts", "claims", "guard", "jobs", "leases", "nodes", "nudges", "races", "records",
+    "recurring", "revisions", "steering", "ticks", "tools", "whole",
 )  # fmt: skip
 for _topic in _TOPICS:  # before the imports below: what is imported cannot be rewritten any more
     pytest.register_assert_rewrite(f"{__name__}.{_topic}")
@@ -27,21 +27,23 @@ from threadmill_sa.testing.suite.jobs import (  # noqa: E402
     CountSuite,
     InsertSuite,
     ListSuite,
-    StoreSuite,
 )
+from threadmill_sa.testing.suite.leases import LeaseRaceSuite, LeaseSuite  # noqa: E402
 from threadmill_sa.testing.suite.nodes import NodeSuite  # noqa: E402
 from threadmill_sa.testing.suite.nudges import NudgeSuite  # noqa: E402
 from threadmill_sa.testing.suite.races import RaceSuite  # noqa: E402
+from threadmill_sa.testing.suite.records import RecordSuite  # noqa: E402
 from threadmill_sa.testing.suite.recurring import DeleteSuite, RegisterSuite  # noqa: E402
 from threadmill_sa.testing.suite.revisions import RevisionSuite  # noqa: E402
 from threadmill_sa.testing.suite.steering import FlipSuite, TriggerSuite  # noqa: E402
 from threadmill_sa.testing.suite.ticks import CommitSuite, FireSuite  # noqa: E402
+from threadmill_sa.testing.suite.whole import StoreSuite  # noqa: E402
 
 SUITES = (
     StoreSuite, InsertSuite, ListSuite, CountSuite,
     ClaimSuite, PromoteSuite, FinishSuite, ReclaimSuite,
-    NodeSuite,
+    NodeSuite, LeaseSuite, LeaseRaceSuite,
     RegisterSuite, DeleteSuite, FlipSuite, TriggerSuite,
     NominateSuite, GuardSuite, FireSuite, CommitSuite,
-    NudgeSuite, RevisionSuite, RaceSuite,
+    NudgeSuite, RevisionSuite, RaceSuite, RecordSuite,
 )  # fmt: skip
