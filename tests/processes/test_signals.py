@@ -1,0 +1,66 @@
+"""SIGTERM at every moment: nothing is lost, and no attempt is spent."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import pytest
+
+from tests.processes.fleet import Depot, wait_until
+from threadmill_sa.clock import SystemClock
+from threadmill_sa.model.state import JobState
+
+MOMENTS = 40
+KILLED_BY_THE_SIGNAL = -signal.SIGTERM  # before the program could listen
+
+
+def test_a_second_sigterm_hands_the_job_over_at_once_and_unspent(own_depot: Depot) -> None:
+    depot = own_depot
+    job_id = depot.tm.enqueue("hold")
+    leaver = depot.worker("--grace", "600")
+    depot.wait_for(f"held.{leaver.pid}")
+    leaver.process.terminate()
+    leaver.wait_for_words("draining")
+    leaver.process.terminate()
+
+    assert leaver.exit_code() == 128 + signal.SIGTERM, leaver.err
+    assert (depot.job(job_id).state, depot.job(job_id).attempt) == (JobState.ENQUEUED, 0)
+    assert depot.tm.store.nodes.list() == []
+    (depot.here / "may-end").touch()
+    other = depot.worker()
+    depot.wait_done()
+
+    job = depot.job(job_id)
+    assert (job.attempt, job.result) == (1, str(other.pid))
+    assert other.process.poll() is None
+    depot.check()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_sigterm_at_any_moment_of_the_start_ends_it_and_spends_no_attempt(depot: Depot) -> None:
+    clock = SystemClock()
+    job_ids = [depot.tm.enqueue("hold") for _ in range(4)]
+    before = clock.now()
+    depot.worker("--grace", "0").process.terminate()
+    span = clock.now() - before
+    assert depot.workers[0].exit_code() == 0
+
+    codes = []
+    for moment in range(1, MOMENTS + 1):
+        started = clock.now()
+        worker = depot.launch("--grace", "0")
+        wait_until(started + moment * span * 1.1 / MOMENTS)
+        worker.process.terminate()
+        codes.append(worker.exit_code())
+
+        assert "Traceback" not in worker.err
+        assert codes[-1] in {0, KILLED_BY_THE_SIGNAL}, worker.err
+        assert depot.tm.store.nodes.list() == []
+        for job_id in job_ids:
+            assert (depot.job(job_id).state, depot.job(job_id).attempt) == (JobState.ENQUEUED, 0)
+
+    assert 0 in codes
+    assert span > timedelta(0)
+    assert depot.doubled_starts() == []
