@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 QUIET := -qq --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench clean
+.PHONY: help demo test test-long mutants lint format bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test: $(VENV)/test.stamp ## the default suite, on SQLite and an embedded Postgre
 
 test-long: $(VENV)/test.stamp ## large searches and soaks as well
 	@THREADMILL_HYPOTHESIS_PROFILE=long $(BIN)/pytest -q --timeout 3600 -m "long or not long" $(ARGS)
+
+mutants: $(VENV)/test.stamp ## each guard taken out in a copy: a test must notice (ARGS="-k nudge")
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(VENV)/lint.stamp ## ruff, mypy and the layers of the package
 	@$(BIN)/ruff check --quiet .

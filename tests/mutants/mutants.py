@@ -1,0 +1,24 @@
+"""Every mutant, by topic. To add one, add an entry to a topic, or a topic to this list."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.topics.accepting import ACCEPTING
+from tests.mutants.topics.leading import LEADING
+from tests.mutants.topics.processing import PROCESSING
+from tests.mutants.topics.recording import RECORDING
+from tests.mutants.topics.redis import REDIS
+from tests.mutants.topics.sessions import SESSIONS
+from tests.mutants.topics.steering import STEERING
+from tests.mutants.topics.ticking import TICKING
+
+MUTANTS: tuple[Mutant, ...] = (
+    *ACCEPTING,
+    *TICKING,
+    *STEERING,
+    *SESSIONS,
+    *PROCESSING,
+    *RECORDING,
+    *REDIS,
+    *LEADING,
+)
