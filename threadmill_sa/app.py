@@ -134,6 +134,7 @@ class Threadmill(Leading):
         wait_replicas: int = 0,
         enqueue_mode: EnqueueMode | str | None = None,
         clock: Clock | None = None,
+        record_nudges: bool = False,
     ) -> Self:
         """Return a Threadmill on your own Redis 6.2+ or Valkey client; it sends nothing yet.
 
@@ -143,6 +144,7 @@ class Threadmill(Leading):
             trust_memory_policy: accept a server whose maxmemory-policy is hidden or evicts.
             wait_replicas: a nudge or an enqueue waits until so many replicas have confirmed it,
                 and raises StoreUnavailableError when they do not.
+            record_nudges: as in `Threadmill`.
         Raises: UnsupportedStoreError for other clients, InvalidValueError.
         """
         from threadmill_sa.stores.redis.store import RedisStore  # noqa: PLC0415 - optional extra
@@ -152,6 +154,7 @@ class Threadmill(Leading):
             prefix=prefix,
             trust_memory_policy=trust_memory_policy,
             wait_replicas=wait_replicas,
+            record_nudges=record_nudges,
         )
         return cls(store, enqueue_mode=enqueue_mode, clock=clock)
 

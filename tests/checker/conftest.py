@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from tests.fixtures.servers import Server, postgres_keys
 from tests.fixtures.sql import SQLITE, engine_for
+from tests.fixtures.valkey import fresh_space, redis_keys
 from threadmill_sa import Every, Threadmill
 from threadmill_sa.model.retry import Backoff
 from threadmill_sa.spi.recurring import NudgeAction, TaskPlan, TaskReading, TickResult
@@ -85,7 +86,7 @@ def consume_only(reading: TaskReading) -> TaskPlan:
     return TaskPlan(TickResult.IDLE, nudges=NudgeAction.CONSUME)
 
 
-@pytest.fixture(params=[MEMORY, SQLITE, *postgres_keys()])
+@pytest.fixture(params=[MEMORY, SQLITE, *postgres_keys(), *redis_keys()])
 def desk(
     request: pytest.FixtureRequest,
     postgres_servers: Callable[[str], Server],
@@ -95,6 +96,15 @@ def desk(
     if request.param == MEMORY:
         with engine_for(f"sqlite:///{tmp_path / 'callers.db'}") as engine:
             yield Desk(engine, FaultingStore(MemoryStore(record_nudges=True)))
+        return
+    if request.param in redis_keys():
+        redis_url = request.getfixturevalue("redis_servers")(request.param)
+        with (
+            engine_for(f"sqlite:///{tmp_path / 'callers.db'}") as engine,
+            fresh_space(redis_url) as space,
+            space.store(record_nudges=True) as store,
+        ):
+            yield Desk(engine, FaultingStore(store))
         return
     with ExitStack() as stack:
         if request.param == SQLITE:

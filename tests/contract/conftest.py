@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[JobStore]:
         return
     if request.param in redis_keys():
         url = request.getfixturevalue("redis_servers")(request.param)
-        with fresh_space(url) as space, space.store() as redis_store:
+        with fresh_space(url) as space, space.store(record_nudges=recording) as redis_store:
             yield redis_store
             check_books(space)
         return

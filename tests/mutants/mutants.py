@@ -8,6 +8,7 @@ from tests.mutants.topics.leading import LEADING
 from tests.mutants.topics.processing import PROCESSING
 from tests.mutants.topics.recording import RECORDING
 from tests.mutants.topics.redis import REDIS
+from tests.mutants.topics.redis_records import REDIS_RECORDS
 from tests.mutants.topics.sessions import SESSIONS
 from tests.mutants.topics.steering import STEERING
 from tests.mutants.topics.ticking import TICKING
@@ -20,5 +21,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *PROCESSING,
     *RECORDING,
     *REDIS,
+    *REDIS_RECORDS,
     *LEADING,
 )

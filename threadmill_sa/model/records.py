@@ -38,7 +38,7 @@ class RecordedRun:
     task: str
     job_id: JobId
     attempt: int
-    seen: str  # PostgreSQL: its snapshot; elsewhere how many records had been numbered
+    seen: str  # PostgreSQL: its snapshot; elsewhere the last number of a record before it
     started_at: datetime
 
 

@@ -22,6 +22,8 @@ KEYS: Final = (
     "nudged",  # zset: task with a pending nudge -> earliest request
     "nodes",  # hash: <node>:info, <node>:started
     "beats",  # zset: node -> last beat
+    "nudge_records",  # hash: revision -> recorded nudge (lua/lib/records.lua)
+    "snapshots",  # list: what was committed as runs began and nudges were dropped
     "leases",  # hash: name -> packed lease (lua/lib/leases.lua)
     "scratch",  # gone at the end of the script that uses it
 )

@@ -40,8 +40,9 @@ _OPEN = b"1"
 class RedisRecurring:
     """Recurring tasks in one hash, their times and nudges in ordered sets."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, record_nudges: bool = False) -> None:
         self._gateway = gateway
+        self._record = int(record_nudges)
         self._materialization = Materialization(gateway)
 
     def register(self, task: CronTask, *, now: datetime | None = None) -> RegisterOutcome:
@@ -144,7 +145,7 @@ class RedisRecurring:
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
         word, *revision = self._gateway.run_durably(
-            "nudge_accept", name=name, now=instant_text(now)
+            "nudge_accept", name=name, now=instant_text(now), record=self._record
         )
         return NudgeOutcome(NudgeVerdict(word.decode()), *revision)
 

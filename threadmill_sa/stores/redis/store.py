@@ -21,6 +21,7 @@ from threadmill_sa.stores.redis.jobs import RedisJobs
 from threadmill_sa.stores.redis.keys import KeySpace
 from threadmill_sa.stores.redis.leases import RedisLeases
 from threadmill_sa.stores.redis.nodes import RedisNodes
+from threadmill_sa.stores.redis.records import RedisRecords
 from threadmill_sa.stores.redis.recurring import RedisRecurring
 from threadmill_sa.stores.redis.wakes import RedisWakes
 
@@ -43,6 +44,7 @@ class RedisStore:
         prefix: of every key; one per application.
         trust_memory_policy: accept a server whose maxmemory-policy is hidden or evicts.
         wait_replicas: a nudge or an insert waits until so many replicas have confirmed it.
+        record_nudges: leave records of nudges and runs (`spi.records`); they grow.
     Raises: UnsupportedStoreError for a client that cannot be used; InvalidValueError.
     """
 
@@ -53,6 +55,7 @@ class RedisStore:
         prefix: str = "threadmill",
         trust_memory_policy: bool = False,
         wait_replicas: int = 0,
+        record_nudges: bool = False,
     ) -> None:
         keys = KeySpace(prefix)
         check_integer(wait_replicas, what="wait_replicas", minimum=0, maximum=REPLICAS_MAX)
@@ -62,7 +65,8 @@ class RedisStore:
             Pooled(client), keys, self._where, wait_replicas=wait_replicas
         )
         self._jobs = RedisJobs(gateway)
-        self._recurring = RedisRecurring(gateway)
+        self._recurring = RedisRecurring(gateway, record_nudges=record_nudges)
+        self._records = RedisRecords(gateway) if record_nudges else None
         self._nodes = RedisNodes(gateway)
         self._leases = RedisLeases(client, keys, self._where)
         self._wakes = RedisWakes(client, keys.name("wakes"))
@@ -89,7 +93,7 @@ class RedisStore:
 
     @property
     def records(self) -> NudgeRecords | None:
-        return None
+        return self._records
 
     @property
     def wakes(self) -> WakeChannel | None:

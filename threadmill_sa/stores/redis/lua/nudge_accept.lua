@@ -3,14 +3,17 @@
 -- KEYS[1] tasks
 -- KEYS[2] sequences
 -- KEYS[3] nudged
+-- KEYS[4] nudge_records
 -- ARGV[1] name
--- ARGV[2] now  microseconds since 1970; empty: the server's clock
+-- ARGV[2] now     microseconds since 1970; empty: the server's clock
+-- ARGV[3] record  1 or 0: whether the acceptance is recorded as well
 -- Replies: {accepted, revision}, {disabled}, {unknown_task}
 -- Cost: O(log N), N nudged tasks
 
-local tasks, sequences, nudged = KEYS[1], KEYS[2], KEYS[3]
+local tasks, sequences, nudged, nudge_records = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 --@include clock
+--@include records
 
 local name = ARGV[1]
 local found = redis.call('HMGET', tasks, 'g:' .. name, 'r:' .. name)
@@ -23,8 +26,13 @@ if string.sub(gate, 1, 1) ~= '1' then
 end
 local revision = redis.call('HINCRBY', sequences, 'revision', 1)
 redis.call('HSET', tasks, 'r:' .. name, revision)
+local recorded = ARGV[3] == '1'
 -- The server's clock only goes on, so a pending request is the earlier one: a burst costs less.
-if not pending or ARGV[2] ~= '' then
-  redis.call('ZADD', nudged, 'LT', text(moment(ARGV[2])), name)
+if recorded or not pending or ARGV[2] ~= '' then
+  local now = moment(ARGV[2]) -- asked once: some servers' clock goes on within a script
+  redis.call('ZADD', nudged, 'LT', text(now), name)
+  if recorded then
+    record_nudge(revision, name, gate, now, false)
+  end
 end
 return { 'accepted', revision }
