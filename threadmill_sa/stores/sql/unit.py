@@ -54,7 +54,7 @@ class Database:
         clock: Clock,
         *,
         tries: int = limits.STORE_TRIES,
-        busy_seconds: float = limits.SQLITE_BUSY_SECONDS,
+        busy_seconds: float | None = None,
     ) -> None:
         self.dialect = dialect
         self._tries = tries
@@ -154,7 +154,8 @@ class Database:
 
     def _exhausted(self, tries: int, waited: float) -> bool:
         if self.dialect.name == "sqlite":  # busy: the driver itself waits in each try
-            return waited >= self._busy_seconds
+            longest = self._busy_seconds
+            return waited >= (limits.SQLITE_BUSY_SECONDS if longest is None else longest)
         return tries >= self._tries
 
     def _begin_writing(self, connection: Connection) -> None:

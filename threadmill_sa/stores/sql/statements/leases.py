@@ -50,7 +50,10 @@ def read_lease(schema: Schema, dialect: SqlDialect) -> Select[Any]:
 
 
 def insert_lease(schema: Schema, dialect: SqlDialect) -> Insert:
-    """Begin the first term of a name; no row when somebody else has."""
+    """Begin the first term of a name; no row when somebody else has.
+
+    Both keys of the table are asked: two that insert at once may meet on either.
+    """
     clock = dialect.clock_value()
     statement: Insert = (
         dialect.insert(schema.leases)
@@ -61,7 +64,7 @@ def insert_lease(schema: Schema, dialect: SqlDialect) -> Insert:
             acquired_at=clock,
             expires_at=_end_of(dialect),
         )
-        .on_conflict_do_nothing(index_elements=["name"])
+        .on_conflict_do_nothing()
         .returning(schema.leases.c.term)
     )
     return statement
