@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 QUIET := -qq --disable-pip-version-check
@@ -19,7 +20,7 @@ demo: $(VENV)/demo.stamp ## rows written, nudged and relayed by real processes; 
 	@$(BIN)/threadmill-sa demo $(ARGS)
 
 test: $(VENV)/test.stamp ## the default suite, on SQLite and an embedded PostgreSQL 18
-	@$(BIN)/pytest -q $(ARGS)
+	@$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 test-long: $(VENV)/test.stamp ## large searches and soaks as well
 	@THREADMILL_HYPOTHESIS_PROFILE=long $(BIN)/pytest -q --timeout 3600 -m "long or not long" $(ARGS)

@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.fixtures.sqlite",
     "tests.fixtures.sql",
     "tests.fixtures.redis",
+    "tests.fixtures.summaries",
 ]
 
 # The default run is the same every time; a search that finds something prints how to repeat it.

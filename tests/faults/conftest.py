@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, text
 from tests.faults import ledger
 from tests.faults.striking import RAISE, FaultyEngine
 from tests.faults.world import World, sql_world
+from tests.fixtures import summaries
 from tests.fixtures.proxy import TcpProxy
 from tests.fixtures.servers import ENVIRONMENT, Server, postgres_keys
 from tests.fixtures.sql import SQLITE
@@ -39,11 +40,7 @@ class Worlds:
             raise
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if ledger.struck:
-        terminalreporter.section("faults x operations")
-        for line in ledger.lines():
-            terminalreporter.write_line(line)
+summaries.tell("faults x operations", lambda: list(ledger.lines()) if ledger.struck else [])
 
 
 def sql_keys() -> list[object]:

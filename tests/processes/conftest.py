@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import RESULTS
+from tests.fixtures import summaries
 from tests.processes import recovery
 from tests.processes.fleet import Depot, open_depot
 from tests.processes.server import OwnServer, own_server
@@ -54,9 +55,11 @@ def own_depot(server: OwnServer, database: str, open_at: DepotOpener) -> Depot:
     return open_at(server.url(database))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if recovery.ROWS:
-        terminalreporter.section("recovery")
-        for line in recovery.lines():
-            terminalreporter.line(line)
-        recovery.write(RESULTS)
+def _recoveries() -> list[str]:
+    if not recovery.ROWS:
+        return []
+    recovery.write(RESULTS)
+    return list(recovery.lines())
+
+
+summaries.tell("recovery", _recoveries)

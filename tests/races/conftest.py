@@ -8,6 +8,7 @@ from shutil import copy
 
 import pytest
 
+from tests.fixtures import summaries
 from tests.fixtures.servers import EMBEDDED, Server, postgres_keys
 from tests.races.performing import TALLIES
 from tests.races.sqlstages import PostgresStage, SqliteStage
@@ -61,8 +62,6 @@ def memory_stage() -> Stage:
     return MemoryStage(SEATS)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if TALLIES:
-        terminalreporter.section("races")
-        for label, tally in sorted(TALLIES.items()):
-            terminalreporter.write_line(f"{label}: {tally.line()}")
+summaries.tell(
+    "races", lambda: [f"{label}: {tally.line()}" for label, tally in sorted(TALLIES.items())]
+)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import Engine
 
+from tests.fixtures import summaries
 from tests.fixtures.servers import Server
 from tests.stateful.world import postgres_sessions, sqlite_sessions
 
@@ -38,11 +39,13 @@ def open_engine(
         yield make
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if EXPLORED:
-        terminalreporter.section("state machines: steps explored")
-    for name, counter in EXPLORED.items():
-        found = counter.copy()
-        steps, examples = found.pop("steps", 0), found.pop("examples", 0)
-        rest = ", ".join(f"{count} {what}" for what, count in sorted(found.items()) if count)
-        terminalreporter.write_line(f"{name}: {steps} steps in {examples} examples; {rest}")
+def _line(name: str, counter: Counter[str]) -> str:
+    found = counter.copy()
+    steps, examples = found.pop("steps", 0), found.pop("examples", 0)
+    rest = ", ".join(f"{count} {what}" for what, count in sorted(found.items()) if count)
+    return f"{name}: {steps} steps in {examples} examples; {rest}"
+
+
+summaries.tell(
+    "state machines: steps explored", lambda: [_line(*each) for each in EXPLORED.items()]
+)
