@@ -12,6 +12,8 @@ from redis import Redis
 
 from tests.fixtures.valkey import RedisSpace
 from threadmill_sa import Cron, JobContext, Threadmill
+from threadmill_sa.model.job import JobId
+from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.stores.redis.keys import KeySpace
 from threadmill_sa.testing import ManualClock
@@ -40,6 +42,9 @@ class Host:
         tasks, definition = self._name("tasks"), "d:edited"
         stored = self._client.hget(tasks, definition)
         self._client.hset(tasks, definition, _with_word(stored, field, "weekly"))
+
+    def spoil_payload(self, job: JobId) -> None:
+        self._client.hset(self._name("payloads"), job.hex, b"\xff")
 
     def edit_origin(self) -> None:
         for identity, packed in self._client.hgetall(self._name("rows")).items():
@@ -73,6 +78,20 @@ def test_a_job_of_an_unknown_origin_runs_and_holds_up_no_other(host: Host) -> No
     assert sorted(filter(None, host.ran)) == ["edited", "other"]
     [job] = host.tm.list_jobs(task="edited")
     assert job.cron_origin == "webhook"
+
+
+def test_a_payload_that_is_no_text_ends_its_own_job_alone(host: Host) -> None:
+    jobs = [host.tm.enqueue("work") for _ in range(3)]
+    host.spoil_payload(jobs[1])
+
+    host.tm.run_until_idle()
+
+    found = [host.tm.get_job(job) for job in jobs]
+    assert [job.state for job in found if job is not None] == [
+        JobState.SUCCEEDED,
+        JobState.QUARANTINED,
+        JobState.SUCCEEDED,
+    ]
 
 
 @pytest.mark.parametrize("field", ["trigger_kind", "missed_run_policy"])

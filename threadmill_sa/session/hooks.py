@@ -174,7 +174,10 @@ def _fire(waiting: _Waiting) -> None:
             action()
         except Exception:
             counters.add("failed")
-            logger.exception("a write after the commit failed; the task's schedule covers it")
+            logger.exception(
+                "a write after the commit failed: a nudge is covered by its task's schedule,"
+                " a job is lost"
+            )
         except BaseException as error:  # noqa: BLE001 - passed on below
             counters.add("failed")
             logger.warning("a write after the commit was interrupted by %r", error)

@@ -99,6 +99,12 @@ def job_record(job: NewJob) -> list[Any]:
     ]
 
 
+def _payload_text(stored: bytes | None) -> str | None:
+    # Bytes that are no text are kept as such: the codec refuses them for this job alone, while an
+    # error here would strand everything that was claimed with it.
+    return None if stored is None else stored.decode(errors="surrogateescape")
+
+
 class Row:
     """One stored row, by the positions of lua/lib/rows."""
 
@@ -128,7 +134,7 @@ class Row:
     def claimed(self, identity: bytes, payload: bytes | None) -> ClaimedJob:
         return ClaimedJob(
             id=job_id(identity),
-            payload=None if payload is None else payload.decode(),
+            payload=_payload_text(payload),
             attempt_token=self._fields[6],
             timeout_seconds=self._rest.timeout,
             **self._shared(),
@@ -170,7 +176,7 @@ class Row:
         value, note = (None, None) if result is None else msgspec.json.decode(result)
         return Job(
             id=identity,
-            payload=None if payload is None else payload.decode(),
+            payload=_payload_text(payload),
             result=value,
             attempt_token=self._fields[6],
             heartbeat_at=maybe_moment(beat),
