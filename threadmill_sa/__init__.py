@@ -26,6 +26,7 @@ from threadmill_sa.model.nudge import NudgeReceipt as NudgeReceipt
 from threadmill_sa.model.recurring import CronOrigin as CronOrigin
 from threadmill_sa.model.recurring import CronTaskView as CronTaskView
 from threadmill_sa.model.recurring import MissedRunPolicy as MissedRunPolicy
+from threadmill_sa.model.retention import Retention as Retention
 from threadmill_sa.model.retry import Backoff as Backoff
 from threadmill_sa.model.state import JobState as JobState
 from threadmill_sa.model.trigger import Cron as Cron
@@ -53,6 +54,7 @@ __all__ = [
     "MissedRunPolicy",
     "MutexBusyError",
     "NudgeReceipt",
+    "Retention",
     "ScheduleConfig",
     "Strategy",
     "TaskDisabledError",

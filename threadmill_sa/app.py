@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -32,10 +33,10 @@ from threadmill_sa.engine.recurring.coalescer import NudgeCoalescer
 from threadmill_sa.engine.recurring.declarations import TaskDeclarations, declare_task
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.errors import InvalidValueError, UnknownTaskError, UnsupportedStoreError
+from threadmill_sa.keeping import Keeping
 from threadmill_sa.leading import Leading
-from threadmill_sa.model import limits
-from threadmill_sa.model.job import Job, JobId, JobSummary, NewJob
-from threadmill_sa.model.names import check_instant, check_integer, check_name
+from threadmill_sa.model.job import JobId, NewJob
+from threadmill_sa.model.names import check_instant, check_name
 from threadmill_sa.model.nudge import EnqueueMode, NudgeOutcome, NudgeReceipt
 from threadmill_sa.model.recurring import (
     CronTaskView,
@@ -43,8 +44,8 @@ from threadmill_sa.model.recurring import (
     MissedRunPolicy,
     RegisterOutcome,
 )
+from threadmill_sa.model.retention import DEFAULT_RETENTION, Retention, check_retention
 from threadmill_sa.model.retry import DEFAULT_BACKOFF, Backoff
-from threadmill_sa.model.state import JobState
 from threadmill_sa.model.trigger import Trigger
 from threadmill_sa.session.boundary import SessionBoundary
 from threadmill_sa.session.refusals import parse_mode
@@ -61,8 +62,10 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=HandlerFunction)
 
+_log = logging.getLogger("threadmill_sa")
 
-class Threadmill(Leading):
+
+class Threadmill(Leading, Keeping):
     """Durable jobs, recurring tasks and nudges on your own engine.
 
     Declaring jobs and tasks touches no database. Delivery is **at least once**: handlers must
@@ -76,10 +79,13 @@ class Threadmill(Leading):
             needs `allow_destructive_reset`): what `node`, the worker and `run_until_idle` do
             once before they start. A producer's call never checks.
         enqueue_mode: the mode of calls with a session; None joins where the store can.
+        retention: how long finished jobs are kept; nodes remove them then. `Retention()` is the
+            default: 7 days, and 30 for failed and quarantined ones.
         clock: an injected clock, for tests; None is the store's own.
         record_nudges: keep a log of nudges and runs for `assert_every_nudge_covered` of
             `threadmill_sa.testing`; it costs a statement per nudge and run, and grows.
-    Raises: UnsupportedStoreError for other dialects and for SQLite in memory; InvalidValueError.
+    Raises: UnsupportedStoreError for other dialects and for SQLite in memory; InvalidValueError;
+        CannotJoinError when the mode is one that the store cannot serve.
     """
 
     def __init__(
@@ -91,9 +97,11 @@ class Threadmill(Leading):
         schema_mode: SchemaMode | str = SchemaMode.VALIDATE,
         allow_destructive_reset: bool = False,
         enqueue_mode: EnqueueMode | str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
         clock: Clock | None = None,
         record_nudges: bool = False,
     ) -> None:
+        self._retention = check_retention(retention)
         self._clock = clock or SystemClock()
         self._store, self._manager = choose_store(
             engine, also=also, schema=schema, clock=self._clock, record_nudges=record_nudges
@@ -119,10 +127,16 @@ class Threadmill(Leading):
         )
 
     @classmethod
-    def in_memory(cls, *, clock: Clock | None = None, record_nudges: bool = False) -> Self:
+    def in_memory(
+        cls,
+        *,
+        retention: Retention = DEFAULT_RETENTION,
+        clock: Clock | None = None,
+        record_nudges: bool = False,
+    ) -> Self:
         """Return a Threadmill that keeps everything in this process: for tests and trials."""
         store = MemoryStore(clock or SystemClock(), record_nudges=record_nudges)
-        return cls(store, clock=clock)
+        return cls(store, retention=retention, clock=clock)
 
     @classmethod
     def redis(
@@ -133,6 +147,7 @@ class Threadmill(Leading):
         trust_memory_policy: bool = False,
         wait_replicas: int = 0,
         enqueue_mode: EnqueueMode | str | None = None,
+        retention: Retention = DEFAULT_RETENTION,
         clock: Clock | None = None,
         record_nudges: bool = False,
     ) -> Self:
@@ -144,8 +159,9 @@ class Threadmill(Leading):
             trust_memory_policy: accept a server whose maxmemory-policy is hidden or evicts.
             wait_replicas: a nudge or an enqueue waits until so many replicas have confirmed it,
                 and raises StoreUnavailableError when they do not.
-            record_nudges: as in `Threadmill`.
-        Raises: UnsupportedStoreError for other clients, InvalidValueError.
+            retention, record_nudges: as in `Threadmill`.
+        Raises: UnsupportedStoreError for other clients, InvalidValueError; CannotJoinError for
+            `enqueue_mode="join_transaction"`.
         """
         from threadmill_sa.stores.redis.store import RedisStore  # noqa: PLC0415 - optional extra
 
@@ -156,7 +172,7 @@ class Threadmill(Leading):
             wait_replicas=wait_replicas,
             record_nudges=record_nudges,
         )
-        return cls(store, enqueue_mode=enqueue_mode, clock=clock)
+        return cls(store, enqueue_mode=enqueue_mode, retention=retention, clock=clock)
 
     @property
     def store(self) -> JobStore:
@@ -445,26 +461,6 @@ class Threadmill(Leading):
         """
         return upcoming_fires(self.get_recurring(task), n, now=self._clock.now())
 
-    def get_job(self, job_id: JobId) -> Job | None:
-        """Return one job with payload, result and history, or None."""
-        return self._store.jobs.get(job_id)
-
-    def list_jobs(
-        self,
-        *,
-        state: JobState | str | None = None,
-        queue: str | None = None,
-        task: str | None = None,
-        limit: int = limits.LIST_DEFAULT,
-    ) -> list[JobSummary]:
-        """Return up to `limit` (1..500) jobs that match every given filter, newest first."""
-        return self._store.jobs.list(
-            state=None if state is None else _job_state(state),
-            queue=None if queue is None else check_name(queue, kind="queue"),
-            task=None if task is None else check_name(task, kind="recurring task"),
-            limit=check_integer(limit, what="limit", minimum=1, maximum=limits.LIST_MAX),
-        )
-
     # Running ---------------------------------------------------------------------------------
 
     def node(self, **options: Any) -> ProcessingNode:
@@ -480,7 +476,9 @@ class Threadmill(Leading):
             NodeOptions(**options),
             clock=self._clock,
             ids=self._ids,
+            retention=self._retention,
             before_start=self._prepare,
+            on_forgotten=self._register_again,
         )
         self._nodes.add(node)
         return node
@@ -530,6 +528,15 @@ class Threadmill(Leading):
             self.register()
             self._prepared = True
 
+    def _register_again(self) -> None:
+        """The store was emptied under a running node: do what a restart would."""
+        outcomes = self.register()
+        lost = sorted(name for name, it in outcomes.items() if it is RegisterOutcome.CREATED)
+        _log.warning(
+            "recurring tasks that the store had lost are registered again: %s",
+            ", ".join(map(repr, lost)) or "none",
+        )
+
     def _instant(self, now: datetime | None = None) -> datetime | None:
         """Return the instant to use, or None for the store's own clock."""
         if now is not None:
@@ -574,11 +581,3 @@ def _distinct(tasks: Sequence[str]) -> list[str]:
             f"tasks must be a list of names with at least one, found {tasks!r:.200}", value=tasks
         )
     return list(dict.fromkeys(check_name(task, kind="recurring task") for task in tasks))
-
-
-def _job_state(value: JobState | str) -> JobState:
-    try:
-        return JobState(value.upper())
-    except ValueError:
-        words = ", ".join(state.value for state in JobState)
-        raise InvalidValueError(f"state must be one of {words}, found {value!r:.200}") from None

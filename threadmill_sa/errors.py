@@ -13,6 +13,7 @@
     │   ├── UnknownTaskError
     │   └── TaskDisabledError
     ├── JobCancelledError            raised inside a handler: let it pass
+    ├── JobRunningError              a node holds the job: let the attempt end first
     ├── LeadershipError
     │   ├── LeadershipLostError      stop acting: the term is over
     │   ├── MutexBusyError           (also TimeoutError)  somebody else holds it
@@ -143,6 +144,12 @@ class JobCancelledError(ThreadmillError):
     """The attempt must stop: timeout, lost claim or shutdown; ``reason`` says which."""
 
     code = "TM-E01"
+
+
+class JobRunningError(ThreadmillError):
+    """A running job cannot be deleted; ``job_id``."""
+
+    code = "TM-E02"
 
 
 class LeadershipError(ThreadmillError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 
-from tests.cli.tools import answer, invoke
+from tests.cli.tools import answer, invoke, until
 from tests.fixtures.sql import engine_for
 from threadmill_sa import Threadmill
 
@@ -34,3 +35,18 @@ def test_leases_show_holder_term_and_the_rest(sql_url: str) -> None:
     assert lines[0].split() == ["name", "holder", "term", "acquired", "(UTC)", "remaining"]
     assert lines[1].split()[-1] == "-"
     assert lines[2].split()[-1] == "s"
+
+
+def test_the_node_that_keeps_house_is_shown(pg_url: str) -> None:
+    with engine_for(pg_url) as engine:
+        tm = Threadmill(engine)
+        with tm.node():
+            until(tm.leases, "a holder")
+            [held] = answer("leases", "--url", pg_url)
+        [free] = answer("leases", "--url", pg_url)
+        tm.close()
+
+    assert held["name"] == free["name"] == "threadmill:maintenance"
+    assert f":{os.getpid()}:" in held["holder"]
+    assert 0 < held["remaining_seconds"] <= 15
+    assert (free["holder"], free["term"]) == (None, held["term"])  # given back by the stop

@@ -6,14 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from tests.cli.tools import until
 from tests.fixtures.servers import EMBEDDED, Server
 from threadmill_sa import Every, Threadmill
 
 NODE_CONNECTIONS = 4  # as README.md and docs/transactions.md say
+BESIDE_THE_POOL = 4  # wakes heard and sent, the maintenance lease, and its release
 JOBS = 200
 WAIT_SECONDS = 60.0
 
@@ -83,3 +85,45 @@ def test_a_joined_nudge_takes_no_connection_beside_the_sessions_own(url: str) ->
         engine.dispose()
 
     assert pool.most == 1
+
+
+def test_beside_the_pool_a_relieved_node_has_what_the_readme_says(
+    postgres_servers: Callable[[str], Server],
+) -> None:
+    counted = text(
+        "SELECT query FROM pg_stat_activity WHERE application_name = 'relieved'"
+        " AND datname = current_database()"
+    )
+    with postgres_servers(EMBEDDED).fresh_database() as url:
+        holding = create_engine(url)
+        relieved = create_engine(url, connect_args={"application_name": "relieved"})
+        holder, tm = Threadmill(holding), Threadmill(relieved)
+        tm.job("count")(lambda: None)
+        tm.recurring("pump", "count", Every(hours=1))
+
+        def queries() -> list[str]:
+            with holding.connect() as connection:
+                return list(connection.scalars(counted))
+
+        def hears_of_both() -> bool:
+            listens = [query for query in queries() if query.startswith("LISTEN")]
+            return len(listens) == 2
+
+        try:
+            with holder.node():
+                until(holder.leases, "a holder of the maintenance lease")
+                with tm.node():
+                    tm.nudge("pump")  # the waker's connection stays for a while
+                    until(hears_of_both, "both listeners")
+                    # The pool is asked last: what it has opened meanwhile only lowers the rest.
+                    everything = len(queries())
+                    pool = relieved.pool
+                    assert isinstance(pool, QueuePool)
+                    beside = everything - pool.checkedin() - pool.checkedout()
+        finally:
+            for each in (tm, holder):
+                each.close()
+            for engine in (relieved, holding):
+                engine.dispose()
+
+    assert 3 <= beside <= BESIDE_THE_POOL

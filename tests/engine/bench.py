@@ -17,6 +17,7 @@ from threadmill_sa.engine.processing.node import NodeOptions, ProcessingNode
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.model.job import Job, JobId, NewJob
 from threadmill_sa.model.recurring import CronTask, MissedRunPolicy
+from threadmill_sa.model.retention import DEFAULT_RETENTION
 from threadmill_sa.model.retry import Backoff
 from threadmill_sa.model.state import JobState
 from threadmill_sa.model.trigger import Every, Trigger, timing_fingerprint, trigger_text
@@ -75,6 +76,8 @@ class Bench:
     def node(self, **options: Any) -> ProcessingNode:
         """A node that is stopped at the end of the test. Polls and ticks often by default."""
         before_start = options.pop("before_start", None)
+        retention = options.pop("retention", DEFAULT_RETENTION)
+        noise = options.pop("noise", random.random)
         chosen = {"tick": 0.05, "poll": 0.02, "grace": 10.0} | options
         node = ProcessingNode(
             self.store,
@@ -82,8 +85,9 @@ class Bench:
             NodeOptions(**chosen),
             clock=self.clock,
             ids=self.ids,
+            retention=retention,
             before_start=before_start,
-            noise=random.random,
+            noise=noise,
         )
         self.nodes.append(node)
         return node

@@ -17,6 +17,7 @@ from threadmill_sa.model import failure
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
+    DeleteVerdict,
     FinishVerdict,
     JobId,
     NodeId,
@@ -269,6 +270,60 @@ class Promote(_Jobs):
         return self.all_in(JobState.ENQUEUED, else_in=JobState.SCHEDULED)
 
 
+class DeleteJob(_Jobs):
+    """Taken away, and told in the history, by one write."""
+
+    def arrange(self) -> None:
+        self.queue = self.world.name("queue")
+        self.jobs = self.world.stored_jobs(self.count, queue=self.queue, delay_seconds=3600.0)
+
+    def act(self, tm: Threadmill) -> None:
+        self.verdict = tm.store.jobs.delete(self.jobs[0].id)
+
+    def look(self) -> int:
+        deleted = self.all_in(JobState.DELETED, else_in=JobState.SCHEDULED)
+        told = [entry.state for entry in self.world.job(self.jobs[0].id).history]
+        assert told == [JobState.DELETED] * deleted, f"{deleted} deleted, told as {told}"
+        return deleted
+
+    def again(self, tm: Threadmill) -> None:
+        self.act(tm)
+        assert self.verdict is (DeleteVerdict.ALREADY if self.had else DeleteVerdict.DELETED)
+
+    def verify(self) -> None:
+        assert self.look() == 1
+        assert self.world.claims[self.jobs[0].id] == 0
+
+
+class RemoveOld(_Claimed):
+    """Jobs and what their history tells go together."""
+
+    def arrange(self) -> None:
+        super().arrange()
+        ends = [_end(job, OutcomeKind.QUARANTINED) for job in self.held]
+        self.world.store.jobs.finish(self.node, ends)
+
+    def act(self, tm: Threadmill) -> None:
+        tm.store.jobs.remove_old(JobState.QUARANTINED, older_than_seconds=0.0, limit=1_000_000)
+
+    def look(self) -> int:
+        left = len(self.states)
+        assert left in {0, self.count}, f"{left} of {self.count} jobs are left"
+        if self.world.sql is not None:
+            with self.world.sql.connect() as connection:
+                told = connection.scalar(
+                    text(
+                        "SELECT count(*) FROM threadmill_job_history AS told WHERE NOT EXISTS"
+                        " (SELECT 1 FROM threadmill_jobs WHERE id = told.job_id)"
+                    )
+                )
+            assert told == 0, f"{told} entries of jobs that are gone"
+        return int(left == 0)
+
+    def verify(self) -> None:
+        assert self.look() == 1
+
+
 class FoldCounts(_Jobs):
     """What was folded is counted once; the world compares the counts with the jobs."""
 
@@ -358,6 +413,8 @@ SCENES: tuple[type[Scene], ...] = (
     FailWithRetry,
     Reclaim,
     Promote,
+    DeleteJob,
+    RemoveOld,
     FoldCounts,
     Heartbeat,
     RemoveNode,

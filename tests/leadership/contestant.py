@@ -36,10 +36,11 @@ def main(url: str, ttl: float, mode: str) -> None:
     if url.startswith("sqlite"):
         threadmill_sa.sqlite.configure(engine)
     tm = Threadmill(engine)
-    leader = tm.leader(NAME, timings=Timings(ttl=ttl)).start()
+    on_acquired = never_return if mode == "stuck" else None
+    leader = tm.leader(NAME, timings=Timings(ttl=ttl), on_acquired=on_acquired).start()
     if mode == "fork":
         leader.wait_leader(30)
-        if os.fork() == 0:
+        if any(os.fork() == 0 for _ in range(2)):  # a child forks no more
             say("child", leads=leader.is_leader, running=leader.running)
             leader.start()
     for grant in leader.terms():
@@ -49,6 +50,12 @@ def main(url: str, ttl: float, mode: str) -> None:
             write_in_the_middle(engine, grant, fenced=mode == "fenced")
         while not grant.lost.wait(0.02):
             say("trusted", term=grant.term, until=grant._trusted_until)
+
+
+def never_return(grant: Grant) -> None:
+    """An `on_acquired` that is at work when its process is killed."""
+    say("acquiring", term=grant.term)
+    threading.Event().wait()
 
 
 def write_in_the_middle(engine: Any, grant: Grant, *, fenced: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 
 import pytest
 from hypothesis import settings
@@ -173,3 +174,44 @@ def test_no_two_leaders_and_always_one_again() -> None:
 @pytest.mark.long
 def test_no_two_leaders_and_always_one_again_in_a_large_search() -> None:
     _search(1500, 60)
+
+
+def test_when_the_clock_of_the_store_jumps_two_may_lead_and_only_the_newer_one_writes() -> None:
+    world = World(2)
+    first, second = world.nodes
+    first.start()
+    world.run_well(1.0)
+    old = first.grant
+    assert old is not None
+
+    world.clock.advance(TTL)  # for the store alone: no other clock has moved
+    second.start()
+    world.serve()
+
+    new = second.grant
+    assert new is not None
+    assert first.grant is old  # it cannot know, and no clock of its own says so
+    assert new.lease.term == old.lease.term + 1
+    assert world.write_fenced(new.lease)
+    assert not world.write_fenced(old.lease)
+    for _ in range(20):
+        world.serve()
+        for node in world.nodes:
+            node.local += 1.0
+            node.look()
+    assert old.reason is not None  # its next renewal tells
+
+
+def test_when_the_clock_of_the_store_jumps_back_the_lease_only_lasts_longer() -> None:
+    world = World(2)
+    first, second = world.nodes
+    first.start()
+    world.run_well(1.0)
+    second.start()
+    world.serve()
+
+    world.clock.set(world.clock.now() - timedelta(seconds=TTL))
+    world.run_well(3 * TTL)
+
+    assert first.grant is not None
+    assert second.grant is None

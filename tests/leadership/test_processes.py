@@ -169,6 +169,24 @@ def test_a_killed_leader_is_followed_within_a_lease_on_sqlite(sqlite_url: str) -
     _kill_and_follow(sqlite_url)
 
 
+def test_a_leader_that_is_killed_inside_on_acquired_is_followed_like_any_other(
+    pg_url: str,
+) -> None:
+    with contest(pg_url, *["stuck"] * 2) as contestants:
+        leader = leader_of(contestants)
+        term = leader.wait("acquiring")["term"]
+        [other] = [each for each in contestants if each is not leader]
+        leader.signal(signal.SIGKILL)
+        killed_at = suspend_proof_seconds()
+
+        news = other.wait("acquiring")
+
+        assert news["term"] == term + 1
+        assert news["at"] - killed_at < TAKEOVER_SECONDS
+    for each in contestants:  # each term was told once
+        assert [news["event"] for news in each.news].count("acquiring") == 1
+
+
 @pytest.mark.long
 def test_a_frozen_leader_does_not_take_itself_for_one_when_it_thaws(sql_url: str) -> None:
     with contest(sql_url, *["lead"] * 2) as contestants:
@@ -206,20 +224,22 @@ def test_a_leader_that_was_frozen_in_the_middle_of_a_write(
     assert ledger(pg_engine) == ([] if mode == "fenced" else [term])
 
 
-def test_a_forked_child_contends_as_somebody_else(pg_url: str) -> None:
+def test_forked_children_contend_as_somebody_else(pg_url: str) -> None:
+    """Three processes with one host name, and all that was random drawn before the fork."""
     with contest(pg_url, "fork") as [family]:
-        child = family.wait("child")
         parent = family.wait("began")
-        assert (child["leads"], child["running"]) == (False, False)
-        assert child["pid"] != parent["pid"]
-        os.kill(parent["pid"], signal.SIGKILL)
-
-        follower = family.wait("began", term=parent["term"] + 1)
-
-        assert follower["pid"] == child["pid"]
-        assert follower["holder"] != parent["holder"]
+        children = [family.wait("child")]
+        children.append(family.wait("child", after=family.news.index(children[0]) + 1))
+        leaders = [parent]
+        for _ in children:
+            os.kill(leaders[-1]["pid"], signal.SIGKILL)
+            leaders.append(family.wait("began", term=leaders[-1]["term"] + 1))
         # The child of a killed process belongs to nobody here.
-        os.kill(child["pid"], signal.SIGKILL)
+        os.kill(leaders[-1]["pid"], signal.SIGKILL)
+
+    assert [(child["leads"], child["running"]) for child in children] == [(False, False)] * 2
+    assert {each["pid"] for each in leaders} == {each["pid"] for each in [parent, *children]}
+    assert len({each["holder"] for each in leaders}) == 3
 
 
 def _outage(postgres_servers: Callable[[str], Server], *, seconds: float, ttl: float) -> None:

@@ -32,6 +32,7 @@ INDEXES = {
     "ix_threadmill_cron_task_state_broken_at",
     "ix_threadmill_cron_task_state_next_run_at",
     "ix_threadmill_job_history_job",
+    "ix_threadmill_jobs_finished",
     "ix_threadmill_jobs_processing",
     "ix_threadmill_jobs_ready",
     "ix_threadmill_jobs_ready_queue",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from threadmill_sa.stores.sql import revisions
 from threadmill_sa.stores.sql.frozen import FROZEN
 from threadmill_sa.stores.sql.migrate import SchemaManager
 
+ROOT = Path(__file__).parents[2]
 REVISIONS = [entry.revision for entry in FROZEN]
 POPULATE = {
     "0004": (
@@ -135,3 +137,22 @@ def test_a_reset_is_refused_without_the_flag(sql_engine: Engine) -> None:
         SchemaManager(sql_engine).drop_and_migrate()
     with sql_engine.connect() as connection:
         assert counts_of(connection) == ({"ENQUEUED": 1}, {"a": 1})
+
+
+def test_the_index_of_finished_jobs_may_have_been_built_beside_the_writers(
+    pg_empty_engine: Engine,
+) -> None:
+    upgrade_to(pg_empty_engine, "0008")
+    insert_jobs(pg_empty_engine, ("SUCCEEDED", "a"))
+    page = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
+    [statement] = re.findall(r"`(CREATE INDEX CONCURRENTLY [^`]*)`", page)
+    with pg_empty_engine.connect() as connection:
+        beside = connection.execution_options(isolation_level="AUTOCOMMIT")
+        beside.execute(text(statement))
+
+    SchemaManager(pg_empty_engine).migrate()
+
+    found = read_catalog(pg_empty_engine)["index ix_threadmill_jobs_finished"]
+    downgrade_to(pg_empty_engine, "0008")
+    SchemaManager(pg_empty_engine).migrate()
+    assert found == read_catalog(pg_empty_engine)["index ix_threadmill_jobs_finished"]

@@ -77,7 +77,7 @@ def test_a_producer_can_nudge_and_enqueue(
     writes = ProducerWrites(schema, dialect, lambda now: now)
     with acting_as(pg_empty_engine, producer) as connection:
         for telling in (False, True):  # the second one takes the conflict clause
-            accepted = writes.accept_nudge(connection.execute, "pump", telling=telling)
+            accepted = writes.accept_nudge(connection, "pump", telling=telling)
             assert accepted.verdict is NudgeVerdict.ACCEPTED
         assert connection.scalar(read_verdict(schema), {"name": "pump"}) is True
         connection.execute(schema.jobs.insert(), [job_row("ENQUEUED", "a")])
@@ -94,8 +94,8 @@ def test_a_producer_can_leave_records(
     schema, dialect = Schema(home), choose_dialect("postgresql")
     writes = RecordingWrites(schema, dialect, lambda now: now)
     with acting_as(pg_empty_engine, producer) as connection:
-        writes.accept_nudge(connection.execute, "pump", telling=False)
-        promises = writes.expect_nudges(connection.execute, ["pump"])
+        writes.accept_nudge(connection, "pump", telling=False)
+        promises = writes.expect_nudges(connection, ["pump"])
         refusal = {"name": "pump", "promise": promises["pump"]}
         assert connection.execute(refuse_expected(schema), refusal).rowcount == 1
     with pg_empty_engine.connect() as connection:

@@ -20,10 +20,11 @@ from tests.races.stages import (
     definition,
     success,
 )
-from threadmill_sa.errors import TaskDisabledError, UnknownTaskError
+from threadmill_sa.errors import JobRunningError, TaskDisabledError, UnknownTaskError
 from threadmill_sa.model import failure
-from threadmill_sa.model.job import AttemptOutcome, OrphanedJob, OutcomeKind
+from threadmill_sa.model.job import AttemptOutcome, JobId, OrphanedJob, OutcomeKind
 from threadmill_sa.model.node import HeldJob, NodeInfo
+from threadmill_sa.model.state import FINISHED
 
 Act = Callable[[Seat, Stage], None]
 
@@ -184,6 +185,21 @@ def _promote(seat: Seat, stage: Stage) -> None:
     seat.tm.store.jobs.promote(limit=100)
 
 
+def _delete_job(seat: Seat, stage: Stage) -> None:
+    for job_id in sorted(stage.scene_jobs):
+        try:
+            if seat.tm.delete_job(JobId(job_id)):
+                seat.told.append(("taken away", job_id))
+        except JobRunningError:
+            pass
+
+
+def _remove_old(seat: Seat, stage: Stage) -> None:
+    del stage
+    for state in FINISHED:
+        seat.tm.store.jobs.remove_old(state, older_than_seconds=0.0, limit=100)
+
+
 def _beat(seat: Seat, stage: Stage) -> None:
     node = NodeInfo(FINISHER, "host", 1, None, 1)
     held = [HeldJob(job.id, job.attempt_token) for job in stage.running]
@@ -250,6 +266,8 @@ FURTHER = (
     Kind("fold", _fold, patient=True),
     Kind("sweep", _sweep, patient=True),
     Kind("promote", _promote),
+    Kind("delete-job", _delete_job, frozenset({"mail"}), patient=True),
+    Kind("remove-old", _remove_old),
     Kind("beat", _beat, _RUNNING, patient=True),
     Kind("waiting-tick", _waiting_tick, _NUDGED, patient=True),
     Kind("nudge+savepoints", _savepoints, producer=True),

@@ -188,11 +188,17 @@ def _attempts(stage: Stage, ending: Ending) -> Iterator[str]:
         yield f"one token was given twice: {claims}"
     if claims != ends:
         yield f"attempts {claims} do not match their ends {ends}"
+    taken_away = {
+        value for seat in stage.seats for word, value in seat.told if word == "taken away"
+    }
     for job in ending.jobs:
         tokens = sorted(token for owner, token in claims if owner == job.id)
         if tokens != list(range(1, job.token + 1)):
             yield f"job {job.id} was claimed with tokens {tokens} and has {job.token}"
-        if job.state != "SUCCEEDED" or job.id not in succeeded:
+        if job.id in taken_away:
+            if job.state != "DELETED":
+                yield f"job {job.id} was deleted and has come to rest as {job.state}"
+        elif job.state != "SUCCEEDED" or job.id not in succeeded:
             yield f"job {job.id} has come to rest as {job.state}"
 
 

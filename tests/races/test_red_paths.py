@@ -61,7 +61,7 @@ def test_a_tick_that_clears_the_nudges_after_its_commit_loses_one(
             return outcomes
 
         monkeypatch.setattr(materializing, "_consume", NOTHING)
-        monkeypatch.setattr(materializing, "_wrote_nudged", lambda *_args: False)
+        monkeypatch.setattr(materializing, "_at_once", lambda *_args: None)
         monkeypatch.setattr(materializing, "commit", clearing_later)
 
     _each(stage, change)
@@ -77,6 +77,7 @@ def test_ticks_that_take_no_lock_make_two_runs_of_one_nudge(
         state = materializing._write_state.table
         unlocked = select(state.c.task_name).where(state.c.task_name == PUMP)
         monkeypatch.setattr(materializing, "_locks", dict.fromkeys(materializing._locks, unlocked))
+        monkeypatch.setattr(materializing, "_at_once", lambda *_args: None)
 
     _each(stage, change)
 

@@ -112,6 +112,38 @@ def test_nested_savepoints_hand_over_level_by_level(desk):
     assert desk.pending(OTHER) == 0
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_closed_savepoint_discards_its_own_whatever_happens_to_its_rows(desk, counted, flushed):
+    with Session(desk.engine) as session:
+        desk.nudge([PUMP], session, mode=AFTER)
+        savepoint = session.begin_nested()
+        session.add(Order())
+        if flushed:
+            session.flush()
+        desk.nudge([OTHER], session, mode=AFTER)
+        savepoint.close()
+        session.commit()
+    # SQLAlchemy keeps what was not flushed for the transaction around.
+    assert desk.orders() == (0 if flushed else 1)
+    assert (desk.pending(PUMP), desk.pending(OTHER)) == (1, 0)
+    assert (counted("written"), counted("discarded")) == (1, 1)
+
+
+def test_closing_a_savepoint_around_an_open_one_keeps_nothing_of_both(desk, counted):
+    with Session(desk.engine) as session:
+        session.add(Order())
+        around = session.begin_nested()
+        session.begin_nested()
+        desk.nudge([OTHER], session, mode=AFTER)
+        around.close()
+        assert session.info[hooks._KEY] == {}
+        assert counted("discarded") == 1
+        desk.nudge([PUMP], session, mode=AFTER)
+        session.commit()
+        assert session.info[hooks._KEY] == {}
+    assert (desk.pending(PUMP), desk.pending(OTHER)) == (1, 0)
+
+
 def test_an_open_savepoint_is_released_by_the_outer_commit(desk):
     with Session(desk.engine) as session:
         session.begin_nested()

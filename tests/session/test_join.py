@@ -98,6 +98,23 @@ def test_savepoints_decide_about_what_was_nudged_inside(desk):
     assert (desk.orders(), desk.pending(OTHER), desk.wakes) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_closed_savepoint_takes_its_nudges_whatever_happens_to_its_rows(desk, flushed):
+    with Session(desk.engine) as session:
+        desk.nudge([PUMP], session)
+        savepoint = session.begin_nested()
+        session.add(Order())
+        if flushed:
+            session.flush()
+        desk.nudge([OTHER], session)
+        desk.boundary.insert([new_job()], session)
+        savepoint.close()
+        session.commit()
+    # SQLAlchemy keeps what was not flushed for the transaction around.
+    assert (desk.orders(), jobs(desk)) == (0 if flushed else 1, 0)
+    assert (desk.pending(PUMP), desk.pending(OTHER)) == (1, 0)
+
+
 def test_close_without_commit_and_reuse(desk):
     session = Session(desk.engine)
     desk.nudge([PUMP], session)

@@ -37,13 +37,21 @@ def fill_postgres(engine: Engine) -> None:
                 " CASE WHEN g % 10 < 5 THEN 'SUCCEEDED' WHEN g % 10 < 8 THEN 'ENQUEUED'"
                 " WHEN g % 10 < 9 THEN 'SCHEDULED' WHEN g % 1000 = 999 THEN 'PROCESSING'"
                 " ELSE 'FAILED' END,"
-                " 'queue-' || g % 3, g % 5, 'relay', now(), now(), 0, 5, 0,"
+                " 'queue-' || g % 3, g % 5, 'relay', now(), now() - random() * interval '90 days',"
+                " 0, 5, 0,"
                 " now() + (g - 50000) * interval '1 second',"
                 " CASE WHEN g % 7 = 0 THEN 'idle-' || g END, now() - interval '1 hour',"
                 " CASE WHEN g % 1000 = 999 THEN gen_random_uuid() END"
                 " FROM generate_series(1, :count) AS g"
             ),
             {"count": JOBS},
+        )
+        connection.execute(
+            text(
+                "INSERT INTO threadmill_job_history (job_id, state, at, attempt, reason)"
+                " SELECT id, state, state_at, 1, 'engine.exception' FROM threadmill_jobs"
+                " WHERE state IN ('SUCCEEDED', 'FAILED')"
+            )
         )
         for table, key in ((schema.cron_tasks, "name"), (schema.cron_task_state, "task_name")):
             names = [column.name for column in table.columns]

@@ -11,7 +11,9 @@ from tests.fixtures.valkey import RedisSpace
 from threadmill_sa.stores.redis.keys import KeySpace
 
 UNFINISHED = {"AWAITING", "SCHEDULED", "ENQUEUED", "PROCESSING"}
-STATE, SCHEDULED_AT, OWNER, ENTRIES, QUEUE, HANDLER, PLACE, TASK = 0, 3, 7, 8, 9, 10, 11, 12
+FINISHED = {"SUCCEEDED", "FAILED", "DELETED", "QUARANTINED"}
+STATE, STATE_AT, SCHEDULED_AT, OWNER, ENTRIES, QUEUE = 0, 1, 3, 7, 8, 9
+HANDLER, PLACE, TASK = 10, 11, 12
 
 
 def check_books(space: RedisSpace) -> None:
@@ -38,6 +40,8 @@ class _Books:
         for key, row in self._rows.items():
             state, task = row[STATE], row[TASK]
             members.add(f"s\0{state}\0{key}".encode())
+            if state in FINISHED:
+                members.add(f"f\0{state}\0{int(row[STATE_AT]):016d}{key}".encode())
             counters[f"s:{state}"] += 1
             if task:
                 members.add(f"i\0{task}\0{key}".encode())
@@ -70,6 +74,7 @@ class _Books:
             for number in range(1, row[ENTRIES] + 1)
         }
         assert {field for field in told if not field.endswith(":result")} == entries
+        assert {field.split(":")[0] for field in told} <= {*self._rows}
 
     def check_tasks(self) -> None:
         fields = self._client.hgetall(self.name("tasks"))

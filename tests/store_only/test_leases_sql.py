@@ -394,3 +394,49 @@ def test_a_repeatable_read_that_fences_first_meets_no_error_from_renewals(
         connection.execute(text("SELECT 1"))
     store.close()
     engine.dispose()
+
+
+# A statement of the second holder stops here once it has seen that nobody has the name: between
+# that look and its entry into the keys nothing else can be made to wait.
+_GATE = """
+CREATE FUNCTION gate(holder text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+    IF holder = 'second' THEN
+        PERFORM pg_advisory_xact_lock_shared(4711);
+    END IF;
+    RETURN holder;
+END $$
+"""
+# The keys are entered in the order in which they were made, so the gate has to be made first.
+_GATED = f"""
+ALTER TABLE threadmill_leases DROP CONSTRAINT pk_threadmill_leases;
+ALTER TABLE threadmill_leases DROP CONSTRAINT uq_threadmill_leases_name_term;
+{_GATE};
+CREATE INDEX gate ON threadmill_leases (gate(holder));
+ALTER TABLE threadmill_leases ADD CONSTRAINT pk_threadmill_leases PRIMARY KEY (name);
+ALTER TABLE threadmill_leases ADD CONSTRAINT uq_threadmill_leases_name_term UNIQUE (name, term)
+"""
+
+
+def test_of_two_first_holders_the_later_is_told_of_the_earlier(
+    pg_store: SqlStore, pg_engine: Engine
+) -> None:
+    """It failed: the conflict clause named one key, and they met on the other."""
+    with pg_engine.begin() as connection:
+        connection.execute(text(_GATED))
+    with pg_engine.connect() as gatekeeper:
+        gatekeeper.execute(text("SELECT pg_advisory_lock(4711)"))
+        second = in_thread(
+            lambda: pg_store.leases.acquire(
+                "settle", "second", ttl_seconds=TTL, timeout_seconds=WAIT_SECONDS
+            )
+        )
+        until_a_lock_is_waited_for(pg_engine)
+
+        first = win(pg_store, holder="first")
+        gatekeeper.execute(text("SELECT pg_advisory_unlock(4711)"))
+
+        answer = second()
+
+    assert answer.verdict is AcquireVerdict.HELD
+    assert answer.lease == first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import dropwhile
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tests.promises.shop import WAIT_SECONDS, Stepped, impatient, in_thread
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.engine.recurring.planner import Planner
-from threadmill_sa.model.job import OutcomeKind
+from threadmill_sa.model.job import DeleteVerdict, OutcomeKind
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.stores.sql.store import SqlStore
@@ -27,6 +28,7 @@ from threadmill_sa.testing.suite.tools import (
     new_task,
     nudge,
     outcome,
+    run_all,
     seconds,
     tick,
     view,
@@ -150,6 +152,10 @@ def test_a_tick_that_waits_for_another_one_reads_what_that_has_left(pg_engine: E
     first_engine.dispose()
 
 
+def _under_lock(statements: list[str]) -> Iterator[str]:
+    return dropwhile(lambda statement: "FOR UPDATE" not in statement, statements)
+
+
 def test_a_tick_that_compacts_keeps_others_out_until_it_has_committed(pg_engine: Engine) -> None:
     first_engine = create_engine(pg_engine.url)
     first, second = SqlStore(first_engine), SqlStore(pg_engine)
@@ -162,8 +168,8 @@ def test_a_tick_that_compacts_keeps_others_out_until_it_has_committed(pg_engine:
     for _ in range(2):
         nudge(second)
     actor = Stepped(first_engine, lambda: first.recurring.materialize(["pump"], plan, now=T0))
-    while not any("threadmill_jobs" in statement for statement in actor.statements):
-        assert actor.step()  # up to the statement that reads that an instance runs
+    while not any("threadmill_jobs" in statement for statement in _under_lock(actor.statements)):
+        assert actor.step()  # up to the statement that reads under the lock that an instance runs
 
     second.jobs.finish(node, [outcome(running)], now=T0)
     beside = tick(second, plan)
@@ -230,3 +236,81 @@ def test_a_folding_leaves_the_deltas_that_another_one_holds(
 
     assert folded == 1
     assert hurried_store.jobs.counts()[JobState.ENQUEUED] == 2
+
+
+def test_a_claim_passes_by_a_job_that_is_being_deleted(
+    pg_engine: Engine, hurried_store: SqlStore
+) -> None:
+    first_engine = create_engine(pg_engine.url)
+    deleting = SqlStore(first_engine)
+    first, second = insert(hurried_store, 2)
+    actor = Stepped(first_engine, lambda: deleting.jobs.delete(first.id, now=T0))
+    while not any("FOR UPDATE" in statement for statement in actor.statements):
+        assert actor.step()
+
+    claimed = claim(hurried_store, new_node())
+
+    assert ids_of(claimed) == [second.id]
+    assert actor.end() is DeleteVerdict.DELETED
+    first_engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ("UPDATE threadmill_jobs SET state = 'PROCESSING'", DeleteVerdict.RUNNING),
+        ("UPDATE threadmill_jobs SET state = 'SUCCEEDED'", DeleteVerdict.DELETED),
+        ("DELETE FROM threadmill_jobs", DeleteVerdict.UNKNOWN),
+    ],
+)
+def test_a_delete_meets_what_the_write_that_it_waits_for_has_left(
+    pg_engine: Engine, change: str, verdict: DeleteVerdict
+) -> None:
+    store = SqlStore(pg_engine)
+    [job] = insert(store)
+
+    with pg_engine.begin() as holder:
+        holder.execute(text(change))
+        deleting = in_thread(lambda: store.jobs.delete(job.id, now=T0))
+        _await_waiting(pg_engine)
+
+    assert deleting() is verdict
+
+
+def test_a_removal_passes_by_what_another_one_holds(
+    pg_engine: Engine, hurried_store: SqlStore
+) -> None:
+    first, second = insert(hurried_store, 2)
+    run_all(hurried_store)
+
+    with pg_engine.begin() as holder:
+        _hold(holder, "jobs", f"id = '{first.id}'")
+        removed = hurried_store.jobs.remove_old(
+            JobState.SUCCEEDED, older_than_seconds=1.0, limit=10, now=T0 + seconds(1)
+        )
+
+    assert removed == 1
+    assert hurried_store.jobs.get(first.id) is not None
+    assert hurried_store.jobs.get(second.id) is None
+
+
+def test_a_removal_holds_up_no_claim(pg_engine: Engine, hurried_store: SqlStore) -> None:
+    first_engine = create_engine(pg_engine.url)
+    removing = SqlStore(first_engine)
+    insert(hurried_store, 3)
+    run_all(hurried_store)
+    [ready] = insert(hurried_store)
+    actor = Stepped(
+        first_engine,
+        lambda: removing.jobs.remove_old(
+            JobState.SUCCEEDED, older_than_seconds=1.0, limit=10, now=T0 + seconds(1)
+        ),
+    )
+    while not any("job_history" in statement for statement in actor.statements):
+        assert actor.step()  # everything is written, and nothing is committed
+
+    claimed = claim(hurried_store, new_node())
+
+    assert ids_of(claimed) == [ready.id]
+    assert actor.end() == 3
+    first_engine.dispose()

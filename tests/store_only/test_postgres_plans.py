@@ -13,9 +13,10 @@ from tests.fixtures.servers import Server, postgres_keys
 from tests.store_only.crowd import fill_postgres, open_store
 from tests.store_only.plans import Plan, generic_plans, pick, plans_of
 from threadmill_sa import Threadmill
-from threadmill_sa.model import failure
+from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import AttemptOutcome, JobId, NodeId, OutcomeKind
 from threadmill_sa.model.node import HeldJob, NodeInfo
+from threadmill_sa.model.state import JobState
 
 NODE = NodeId(JobId(UUID(int=7)))
 READY, READY_QUEUE = "ix_threadmill_jobs_ready", "ix_threadmill_jobs_ready_queue"
@@ -189,6 +190,7 @@ def test_generic_plans_after_mixed_batch_sizes_on_one_connection_keep_the_indexe
         ]
         tm.store.jobs.finish(NODE, ends)
         tm.store.jobs.promote(limit=min(limit, 50))
+        tm.store.jobs.remove_old(JobState.SUCCEEDED, older_than_seconds=0.0, limit=min(limit, 50))
         tm.store.recurring.nominate(after=None, limit=1000)
         names = [f"idle-{7 * number}" for number in range(1, 2 + limit % 99)]
         tm.store.recurring.materialize(names, tm._materializer._plan)
@@ -199,9 +201,12 @@ def test_generic_plans_after_mixed_batch_sizes_on_one_connection_keep_the_indexe
         finishes = generic_plans(driver, "given_back")
         nominations = generic_plans(driver, "broken_at IS NOT NULL")
         readings = generic_plans(driver, "EXISTS")
+        sides = generic_plans(driver, "DELETE FROM public.threadmill_job_history")
     claims = [plan for plan in skipping if "owner_node_id" in plan.statement]
     promotions = [plan for plan in skipping if "'SCHEDULED'" in plan.statement]
-    assert min(map(len, (claims, finishes, nominations, readings, promotions))) >= 1
+    removals = [plan for plan in skipping if "'SUCCEEDED'" in plan.statement]
+    found = (claims, finishes, nominations, readings, promotions, removals, sides)
+    assert min(map(len, found)) >= 1
     for plan in claims:
         assert {READY, READY_QUEUE} & plan.indexes, str(plan)
         assert "pk_threadmill_jobs" in plan.indexes, str(plan)
@@ -209,8 +214,37 @@ def test_generic_plans_after_mixed_batch_sizes_on_one_connection_keep_the_indexe
         _by_id(plan)
     for plan in promotions:
         _by_index(plan, "ix_threadmill_jobs_scheduled", "pk_threadmill_jobs")
+    for plan in removals:
+        _by_index(plan, "ix_threadmill_jobs_finished", "pk_threadmill_jobs")
+    for plan in sides:
+        assert not plan.scans_whole("threadmill_job_history"), str(plan)
     for plan in readings:
         _by_index(plan, "ix_threadmill_jobs_task_unfinished")
     for plan in nominations:
         assert not plan.scans_whole("threadmill_cron_task_state"), str(plan)
         assert not plan.scans_whole("threadmill_cron_tasks"), str(plan)
+
+
+FINISHED = [JobState.SUCCEEDED, JobState.FAILED]
+
+
+@pytest.mark.parametrize("limit", [1, 10, limits.RETENTION_BATCH])
+@pytest.mark.parametrize("state", FINISHED)
+def test_removing_finished_jobs_reads_the_oldest_by_their_index_and_no_other_row(
+    tm: Threadmill, state: JobState, limit: int, request: pytest.FixtureRequest
+):
+    known = "never" not in request.node.callspec.params["tm"]
+    with plans_of(engine_of(tm)) as plans:
+        removed = tm.store.jobs.remove_old(state, older_than_seconds=86_400.0, limit=limit)
+
+    assert removed == limit
+    removing = pick(plans, "SKIP LOCKED")
+    _by_index(removing, "ix_threadmill_jobs_finished", "pk_threadmill_jobs")
+    [seek] = [n for n in removing.nodes if "finished" in n.get("Index Name", "")]
+    assert "state_at" in seek["Index Cond"], str(removing)
+    if known:  # else it expects so few jobs of that age that it may sort them all
+        assert seek["Node Type"] == "Index Scan", str(removing)
+        assert not any(node["Node Type"] == "Sort" for node in removing.nodes), str(removing)
+    sides = pick(plans, "job_history")
+    assert not sides.scans_whole("threadmill_job_history"), str(sides)
+    assert "ix_threadmill_job_history_job" in sides.indexes, str(sides)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
-from redis import Redis, RedisCluster
+from redis import BlockingConnectionPool, ConnectionPool, Redis, RedisCluster
 from redis.asyncio import Redis as AsyncRedis
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from tests.fixtures.valkey import RedisSpace
+from tests.fixtures.valkey import RedisSpace, connect, valkey_process
 from tests.store_only.redis_books import check_books
 from threadmill_sa import Every, JobContext, Threadmill
 from threadmill_sa.errors import (
@@ -25,6 +26,7 @@ from threadmill_sa.errors import (
     UnsupportedStoreError,
 )
 from threadmill_sa.model.job import NewJob
+from threadmill_sa.stores.redis.checks import POOL_MIN
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing.suite.tools import T0, insert, new_job
 
@@ -135,6 +137,52 @@ def test_a_user_without_rights_is_told_so(redis_space: RedisSpace) -> None:
             admin.acl_deluser(user)
 
 
+@pytest.mark.parametrize("options", [{}, {"password": "wrong"}, {"protocol": 2}])
+def test_a_wrong_password_is_named_as_the_cause(options: dict[str, Any]) -> None:
+    with valkey_process() as server:
+        with connect(server.url) as admin:
+            admin.config_set("requirepass", "right")
+        with connect(server.url, **options) as client:
+            store = RedisStore(client)
+            for call in (store.check_ready, lambda: insert(store)):
+                with pytest.raises(StoreAccessError, match="the username and password"):
+                    call()
+
+
+def test_a_database_that_is_not_there_is_named_as_the_cause() -> None:
+    with valkey_process() as server, connect(server.url.replace("db=0", "db=99")) as client:
+        store = RedisStore(client)
+        for call in (store.check_ready, lambda: insert(store)):
+            with pytest.raises(UnsupportedStoreError, match=r"db 99 .* no such database"):
+                call()
+
+
+def test_applications_that_share_a_prefix_run_their_own_jobs_alone(
+    redis_space: RedisSpace,
+) -> None:
+    """Two that set none share it: each takes the jobs of its own handlers, and no other's."""
+    ran: list[str] = []
+    with redis_space.client() as client:
+        shop = Threadmill.redis(client, redis_space.prefix)
+        blog = Threadmill.redis(client, redis_space.prefix)
+        shop.job("ship")(lambda: ran.append("ship"))
+        blog.job("publish")(lambda: ran.append("publish"))
+        shop.recurring("shipping", "ship", Every(minutes=10))
+        blog.recurring("publishing", "publish", Every(minutes=10))
+        shop.register()
+        blog.register()
+        for name in ("shipping", "publishing"):
+            shop.nudge(name)
+
+        assert shop.run_until_idle() == 1
+        assert ran == ["ship"]
+        assert blog.run_until_idle() == 1
+        assert ran == ["ship", "publish"]
+        shop.close()
+        blog.close()
+    check_books(redis_space)
+
+
 def test_a_user_with_our_keys_and_channel_alone_can_do_everything(redis_space: RedisSpace) -> None:
     user = f"tm-{redis_space.prefix}"
     ours = f"{{{redis_space.prefix}}}:*"
@@ -200,6 +248,75 @@ def test_joining_is_refused_and_the_session_stays_usable(redis_space: RedisSpace
             session.connection().exec_driver_sql("select 1")
         tm.close()
     engine.dispose()
+
+
+@pytest.mark.parametrize("pool", [ConnectionPool, BlockingConnectionPool])
+@pytest.mark.parametrize("most", [1, POOL_MIN - 1])
+def test_a_pool_that_is_too_small_for_a_node_is_refused_when_it_starts(
+    redis_space: RedisSpace, pool: type[ConnectionPool], most: int
+) -> None:
+    with Redis(connection_pool=pool.from_url(redis_space.url, max_connections=most)) as client:
+        tm = Threadmill.redis(client, redis_space.prefix)
+        tm.job("work")(lambda: None)
+        with pytest.raises(UnsupportedStoreError, match=rf"{most}: a node needs {POOL_MIN}"):
+            tm.node().start()
+        with pytest.raises(UnsupportedStoreError):
+            tm.run_until_idle()
+        tm.close()
+
+
+@pytest.mark.parametrize("pool", [ConnectionPool, BlockingConnectionPool])
+def test_the_smallest_pool_serves_a_node_that_does_everything_at_once(
+    redis_space: RedisSpace, pool: type[ConnectionPool]
+) -> None:
+    connections = pool.from_url(redis_space.url, max_connections=POOL_MIN)
+    with Redis(connection_pool=connections) as client, redis_space.client() as producer:
+        tm = Threadmill.redis(client, redis_space.prefix)
+        done = threading.Semaphore(0)
+        tm.job("work")(done.release)
+        tm.recurring("pump", "work", Every(minutes=10))
+        outside = Threadmill.redis(producer, redis_space.prefix)
+        outside.job("work")(lambda: None)
+        with tm.node(workers=4, heartbeat=0.05, heartbeat_timeout=5.0, poll=0.01, tick=0.01):
+            leases = tm.store.leases
+            assert leases is not None
+            unwatch = leases.watch("a", lambda: None)
+            ids = [outside.enqueue("work") for _ in range(100)]
+            outside.nudge("pump")
+            for _ in range(len(ids) + 1):
+                assert done.acquire(timeout=30.0)
+            unwatch()
+        outside.close()
+        tm.close()
+    check_books(redis_space)
+
+
+def test_calls_that_follow_each_other_need_one_connection(redis_space: RedisSpace) -> None:
+    """The thread that sends a wake has the pool's only connection for a moment."""
+    pool = ConnectionPool.from_url(redis_space.url, max_connections=1)
+    with Redis(connection_pool=pool) as client, redis_space.client() as other:
+        tm = Threadmill.redis(client, redis_space.prefix)
+        tm.job("work")(lambda: None)
+        for _ in range(200):
+            tm.enqueue("work")
+        tm.close()
+        assert len(RedisStore(other, prefix=redis_space.prefix).jobs.list(limit=500)) == 200
+
+
+def test_a_pool_that_stays_exhausted_is_an_outage_that_names_it(redis_space: RedisSpace) -> None:
+    pool = ConnectionPool.from_url(redis_space.url, max_connections=1)
+    with Redis(connection_pool=pool) as client:
+        store = RedisStore(client, prefix=redis_space.prefix)
+        held = pool.get_connection()
+        with pytest.raises(StoreUnavailableError, match=r"all 1 connections .* max_connections"):
+            insert(store)
+        pool.release(held)
+        insert(store)
+
+
+def test_a_mode_that_cannot_be_served_is_refused_at_construction() -> None:
+    with pytest.raises(CannotJoinError, match=r"'join_transaction'.*redis.*'after_commit'"):
+        Threadmill.redis(Redis(), enqueue_mode="join_transaction")
 
 
 def test_instants_beyond_what_a_number_holds_are_kept(redis_store: RedisStore) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from tests.fixtures.valkey import RedisSpace, fresh_space
 from tests.stateful.machine import NudgeMachine
 from tests.stateful.profiles import LONG, SHORT
-from tests.stateful.test_nudge_machine import _small_bounds
+from tests.stateful.test_nudge_machine import _small_bounds, release_one_job_again_and_again
 from tests.stateful.timetable import STARTS
 from tests.stateful.world import _create_rows, sqlite_sessions
 from tests.store_only.redis_books import check_books
@@ -75,6 +75,12 @@ def search(world: RedisWorld, chosen: settings) -> None:
 
 def test_every_promise_holds_after_every_step(world: RedisWorld) -> None:
     search(world, settings(SHORT, max_examples=6))
+
+
+def test_a_job_that_moves_back_within_one_instant_is_seen_to_have_moved(world: RedisWorld) -> None:
+    machine = NudgeMachine(world)
+    release_one_job_again_and_again(machine)
+    machine.teardown()
 
 
 @pytest.mark.long

@@ -87,7 +87,7 @@ def test_the_locals_of_keys_are_called_as_the_header_calls_them(each: Script) ->
 
 @EVERY
 def test_every_command_works_on_a_declared_key(each: Script) -> None:
-    commands = re.findall(r"redis\.call\(\s*'(\w+)'(?:,\s*([\w.']+))?", _code(each.source))
+    commands = re.findall(r"redis\.p?call\(\s*'(\w+)'(?:,\s*([\w.']+))?", _code(each.source))
 
     assert commands
     for command, key in commands:

@@ -26,7 +26,7 @@ def sent(engine: Engine) -> Iterator[list[tuple[str, bool]]]:
     event.remove(engine, "before_cursor_execute", note)
 
 
-def test_a_nudged_run_is_six_statements_and_one_of_them_writes_the_tick(pg_engine: Engine):
+def test_a_nudged_run_is_five_statements_without_begin_and_commit(pg_engine: Engine):
     shop = Shop(Threadmill(pg_engine))
     shop.nudge()
     assert shop.settle() == 1  # the connections are warm
@@ -38,9 +38,9 @@ def test_a_nudged_run_is_six_statements_and_one_of_them_writes_the_tick(pg_engin
         shop.finish(node, jobs)
 
     assert [job.cron_task_name for job in jobs] == [PUMP]
-    nominate, lock, read, commit, claim, finish = heard
-    assert (nominate, claim, finish) == (("SELECT", False), ("WITH", False), ("UPDATE", False))
-    assert (lock, read, commit) == (("SELECT", True), ("SELECT", True), ("WITH", True))
+    nominate, read, commit, claim, finish = heard
+    assert (nominate, read) == (("SELECT", False), ("SELECT", False))
+    assert (commit, claim, finish) == (("WITH", False), ("WITH", False), ("UPDATE", False))
     shop.tm.close()
 
 

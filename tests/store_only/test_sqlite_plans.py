@@ -13,6 +13,7 @@ from threadmill_sa import Threadmill
 from threadmill_sa.model import failure
 from threadmill_sa.model.job import AttemptOutcome, JobId, NodeId, OutcomeKind
 from threadmill_sa.model.node import HeldJob, NodeInfo
+from threadmill_sa.model.state import FINISHED, JobState
 
 NODE = NodeId(JobId(UUID(int=7)))
 BIG_TABLES = ("threadmill_jobs", "threadmill_cron_tasks", "threadmill_cron_task_state")
@@ -94,3 +95,28 @@ def test_reclaim_and_counts_read_only_what_they_need(tm: Threadmill, sqlite_engi
     assert len(reclaimed) == 3
     _assert_no_scan(found)
     assert "ix_threadmill_jobs_processing" in "\n".join(_lines(found))
+
+
+@pytest.mark.parametrize("state", FINISHED)
+def test_removing_finished_jobs_uses_their_index_and_that_of_the_history(
+    tm: Threadmill, sqlite_engine: Engine, state: JobState
+):
+    for job in tm.list_jobs(limit=3, state=JobState.ENQUEUED):
+        tm.delete_job(job.id)
+    with sqlite_engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE threadmill_jobs SET state = :state, state_at = 1 WHERE id IN"
+                " (SELECT id FROM threadmill_jobs WHERE state = 'SUCCEEDED' LIMIT 60)"
+            ),
+            {"state": state.value},
+        )
+    with sqlite_plans_of(sqlite_engine) as found:
+        removed = tm.store.jobs.remove_old(state, older_than_seconds=86_400.0, limit=50)
+
+    assert removed == 50
+    used = _lines(found)
+    assert not any(line.startswith("SCAN threadmill_job") for line in used), used
+    assert any("ix_threadmill_jobs_finished (state=? AND state_at<?)" in line for line in used)
+    assert any("ix_threadmill_job_history_job (job_id=?)" in line for line in used), used
+    assert "TEMP B-TREE" not in "\n".join(used)

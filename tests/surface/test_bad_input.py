@@ -17,7 +17,7 @@ from sqlalchemy.pool import SingletonThreadPool
 
 from tests.fixtures.servers import Server, postgres_keys
 from tests.fixtures.sql import SQLITE, engine_for
-from threadmill_sa import Cron, Every, Threadmill
+from threadmill_sa import Cron, Every, Retention, Threadmill
 from threadmill_sa import errors as tm_errors
 from threadmill_sa.errors import ThreadmillError
 from threadmill_sa.model import limits
@@ -320,6 +320,30 @@ CASES: dict[str, Bad] = {
     ),
     "job state that does not exist": Bad(
         lambda tm, _session: tm.list_jobs(state="DONE"), "InvalidValueError", "TM-V01", ("'DONE'",)
+    ),
+    "job id that is a text": Bad(
+        lambda tm, _session: tm.delete_job("7"),  # type: ignore[arg-type]
+        "InvalidValueError",
+        "TM-V01",
+        ("'7'", "UUID"),
+    ),
+    "job id that is nothing": Bad(
+        lambda tm, _session: tm.get_job(None),  # type: ignore[arg-type]
+        "InvalidValueError",
+        "TM-V01",
+        ("None", "UUID"),
+    ),
+    "retention of no time": Bad(
+        lambda _tm, _session: Retention(failed=timedelta(0)),
+        "InvalidValueError",
+        "TM-V01",
+        ("failed", "between 1 and", "datetime.timedelta(0)"),
+    ),
+    "retention that is a number of days": Bad(
+        lambda _tm, _session: Threadmill.in_memory(retention=7),  # type: ignore[arg-type]
+        "InvalidValueError",
+        "TM-V01",
+        ("found 7", "Retention("),
     ),
     "limit of nothing": Bad(
         lambda tm, _session: tm.list_jobs(limit=0), "InvalidValueError", "TM-V01", ("0",)

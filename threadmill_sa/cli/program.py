@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from threadmill_sa.cli.commands.database import database
 from threadmill_sa.cli.commands.demo import demo
+from threadmill_sa.cli.commands.jobs import jobs
 from threadmill_sa.cli.commands.leases import leases
 from threadmill_sa.cli.commands.recurring import recurring
 from threadmill_sa.cli.commands.worker import worker
@@ -59,6 +60,7 @@ program.add_command(demo)
 program.add_command(database)
 program.add_command(worker)
 program.add_command(recurring)
+program.add_command(jobs)
 program.add_command(leases)
 
 

@@ -30,7 +30,7 @@ def task_json(view: CronTaskView) -> dict[str, Any]:
     """Every field of the view; instants are ISO 8601 in UTC, the payload is decoded."""
     value = asdict(view)
     value["nudge_revisions"] = sorted(view.nudge_revisions)
-    value["payload"] = _decoded(view.payload)
+    value["payload"] = decoded(view.payload)
     value["state"] = task_state(view)
     return value
 
@@ -131,8 +131,9 @@ def _zone(name: str) -> ZoneInfo | None:
         return None
 
 
-def _decoded(payload: str | None) -> Any:
+def decoded(stored: str | None) -> Any:
+    """The value of stored JSON."""
     try:
-        return None if payload is None else json.loads(payload)
+        return None if stored is None else json.loads(stored)
     except ValueError:  # edited by hand
-        return payload
+        return stored

@@ -87,6 +87,26 @@ class FinishVerdict(StrEnum):
     LOST = "lost"  # another claim, reclaim or operator took the job; nothing was written
 
 
+class DeleteVerdict(StrEnum):
+    DELETED = "deleted"  # by this call
+    ALREADY = "already"  # deleted before; nothing was written
+    RUNNING = "running"  # a node holds it; nothing was written
+    UNKNOWN = "unknown"  # no such job, or its time has passed
+
+
+def delete_verdict(state: JobState | None) -> DeleteVerdict:
+    """Return what a delete does with a job in `state`; None where there is no job."""
+    match state:
+        case None:
+            return DeleteVerdict.UNKNOWN
+        case JobState.DELETED:
+            return DeleteVerdict.ALREADY
+        case JobState.PROCESSING:
+            return DeleteVerdict.RUNNING
+        case _:
+            return DeleteVerdict.DELETED
+
+
 @dataclass(frozen=True, slots=True)
 class OrphanedJob:
     """A job whose owner stopped beating; what the retry decision needs."""

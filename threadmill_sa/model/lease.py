@@ -10,6 +10,7 @@ from threadmill_sa.errors import InvalidNameError
 from threadmill_sa.model.names import check_name
 
 ENGINE_PREFIX = "threadmill:"  # names of the engine's own leases
+MAINTENANCE_LEASE = f"{ENGINE_PREFIX}maintenance"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ RECLAIM_BATCH = 100  # orphans taken back by one transaction
 FOLD_BATCH = 10_000  # count deltas folded by one transaction
 FOLD_ROUNDS_MAX = 50  # such transactions in one turn of the housekeeping
 SWEEP_BATCH = 1000  # dead nudges swept by one transaction
+RETENTION_BATCH = 100  # finished jobs removed by one transaction
+RETENTION_ROUNDS_MAX = 50  # such transactions in one turn of the sweep
 
 REVISION_BLOCK = 1000  # revisions of nudges that a producer draws from the sequence at once
 NUDGE_ACCEPT_TRIES = 3  # an enable that races the accept is tried again this often
@@ -36,6 +38,7 @@ STORE_RETRY_MIN_SECONDS, STORE_RETRY_MAX_SECONDS = 0.005, 0.25  # pause between 
 SQLITE_BUSY_SECONDS = 30.0  # the engine waits this long for another writer, then tries again
 
 TICK_SECONDS = 1.0
+RELIEVED_TICK_SECONDS = 5.0  # at most, between two ticks while another node keeps house
 POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT_TIMEOUT_SECONDS = 60.0
@@ -58,6 +61,10 @@ HOUSEKEEPING_SECONDS = 5.0  # reclaim, fold, sweep and stale nodes run this ofte
 PROMOTE_ROUNDS_MAX = 20  # promote statements of one tick; the rest waits for the next
 RECLAIM_ROUNDS_MAX = 10  # reclaim transactions of one housekeeping pass
 NODE_STALE_SECONDS = 600.0  # a node row that has not beaten for so long is forgotten
+RETENTION_MIN_SECONDS, RETENTION_MAX_SECONDS = 1.0, 100 * 365 * 86_400.0
+RETENTION_SECONDS = 3600.0  # finished jobs whose time has passed are looked for this often
+RETENTION_FIRST_SECONDS = 60.0  # and first within this time of a node's start
+RETENTION_TURN_SECONDS = 0.2  # of one turn; ticks wait meanwhile, and the next one carries on
 OUTAGE_PAUSE_MIN_SECONDS = 0.05  # first pause while the store is out; doubles up to the maximum
 COMPLETE_REFUSALS_MAX = 3  # refusals of one outcome before a plain failure is recorded instead
 COMPLETE_STOP_SECONDS = 5.0  # after the grace: time to write the last outcomes of a node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from threadmill_sa.errors import InvalidNameError, InvalidValueError, NaiveDatetimeError
 from threadmill_sa.model import limits
@@ -85,6 +86,16 @@ def check_seconds(value: float | timedelta, *, what: str, minimum: float, maximu
             value=value,
         )
     return seconds
+
+
+def check_uuid(value: object, *, what: str) -> UUID:
+    """Return an id. Raises: InvalidValueError for anything but a `uuid.UUID`."""
+    if not isinstance(value, UUID):
+        raise InvalidValueError(
+            f"{what} must be a uuid.UUID, found {value!r:.200}: make one with UUID(text)",
+            value=value,
+        )
+    return value
 
 
 def check_integer(value: object, *, what: str, minimum: int, maximum: int) -> int:

@@ -21,3 +21,6 @@ class JobState(StrEnum):
 
 UNFINISHED = (JobState.AWAITING, JobState.SCHEDULED, JobState.ENQUEUED, JobState.PROCESSING)
 """What the pile-up guard counts: an instance in one of these holds back the next."""
+
+FINISHED = (JobState.SUCCEEDED, JobState.FAILED, JobState.DELETED, JobState.QUARANTINED)
+"""What nothing moves on by itself: a job in one of these is kept for its time and then removed."""

@@ -65,6 +65,13 @@ class SessionBoundary:
     ) -> None:
         self._store = store
         self._joins = store.capabilities.joins
+        if default_mode is EnqueueMode.JOIN_TRANSACTION and not self._joins:
+            raise CannotJoinError(
+                f"enqueue_mode 'join_transaction' is not possible on {store.describe()}, which"
+                " takes no part in a SQL transaction: leave it out for 'after_commit', or name"
+                " 'immediate'",
+                mode=default_mode.value,
+            )
         self._immediate_nudge = immediate_nudge
         self._immediate_insert = immediate_insert
         self._default_mode = default_mode or (

@@ -9,6 +9,7 @@ from typing import Protocol
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
+    DeleteVerdict,
     FinishVerdict,
     Job,
     JobId,
@@ -24,6 +25,8 @@ DecideOrphan = Callable[[OrphanedJob], AttemptOutcome]
 
 class Jobs(Protocol):
     """Insert, claim, finish and read jobs.
+
+    A job that a hand has damaged stops only itself: claim, promote and reclaim set it aside.
 
     `now` is None for the store's own clock, or an injected instant (aware UTC) that is used for
     everything in the call, stamps and comparisons alike.
@@ -92,8 +95,45 @@ class Jobs(Protocol):
         """
         ...
 
+    def delete(self, job_id: JobId, *, now: datetime | None = None) -> DeleteVerdict:
+        """Move a job that no node holds to DELETED; no attempt of it starts afterwards.
+
+        An unfinished instance of a recurring task lets go of the pile-up guard by it, as by any
+        end; schedule and pending nudges stay as they are. The job keeps payload, result and
+        history, and is removed when its time has passed.
+
+        Guarantee: beside a claim or a finish exactly one of the two comes first, and the other
+            one meets what it has written.
+        Returns: DELETED by this call; ALREADY; RUNNING; UNKNOWN. Only the first writes.
+        Atomicity: one transaction, the entry in the history included.
+        """
+        ...
+
+    def remove_old(
+        self,
+        state: JobState,
+        *,
+        older_than_seconds: float,
+        limit: int,
+        now: datetime | None = None,
+    ) -> int:
+        """Remove up to `limit` jobs that have been in `state` for so long, the oldest first.
+
+        All that is kept of a job goes with it. Nothing is removed for a state that is not one of
+        `model.state.FINISHED`.
+
+        Guarantee: found by an index, without looking at other jobs; it waits for no other writer
+            and passes by the jobs that one holds.
+        Returns: how many; fewer than `limit` when no more were free to go.
+        Atomicity: one transaction.
+        """
+        ...
+
     def get(self, job_id: JobId) -> Job | None:
-        """Return one job with payload, result and history, or None."""
+        """Return one job with payload, result and history, or None.
+
+        Raises: StoreInvariantError for a stored job that cannot be read; it names id and field.
+        """
         ...
 
     def counts(self) -> Mapping[JobState, int]:
@@ -116,5 +156,8 @@ class Jobs(Protocol):
         task: str | None = None,
         limit: int = 50,
     ) -> list[JobSummary]:
-        """Return up to `limit` jobs that match every given filter, newest id first."""
+        """Return up to `limit` jobs that match every given filter, newest id first.
+
+        A stored job that cannot be read is left out and logged.
+        """
         ...

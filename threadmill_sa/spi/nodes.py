@@ -29,5 +29,9 @@ class Nodes(Protocol):
         ...
 
     def list(self) -> list[NodeView]:
-        """Return every registered node, oldest start first."""
+        """Return every registered node, oldest start first.
+
+        The start is that of the beat which registered it: a node that finds a later one learns
+        that the store has lost it, and perhaps everything else.
+        """
         ...

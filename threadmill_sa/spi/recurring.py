@@ -60,6 +60,11 @@ class TaskPlan:
     state: CronTaskScheduleState | None = None  # None leaves it as it is
     nudges: NudgeAction = NudgeAction.KEEP
 
+    @property
+    def writes_nothing(self) -> bool:
+        """Whether the store is left as it is."""
+        return not self.jobs and self.state is None and self.nudges is NudgeAction.KEEP
+
 
 Plan = Callable[[TaskReading], TaskPlan]
 """A pure function: no I/O, no clock. An exception of it fails the whole batch."""

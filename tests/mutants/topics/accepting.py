@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant, contract, tests_of
 _NUDGES = "threadmill_sa/stores/sql/statements/nudges.py"
 _DIALECTS = "threadmill_sa/stores/sql/dialects.py"
 _WRITING = "threadmill_sa/stores/sql/writing.py"
-_UNIT = "threadmill_sa/stores/sql/unit.py"
+_PREPARED = "threadmill_sa/stores/sql/prepared.py"
 _N7 = "promises/test_n7_harmless_to_the_caller.py"
 _N7_ENVIRONMENT = "promises/test_n7_callers_environment.py"
 _CAN_ACCEPT = """\
@@ -77,8 +77,8 @@ ACCEPTING = (
         "accept-again-keeps-the-old-epoch",
         "N6: a nudge belongs to the registration that it was accepted under, the last one too",
         _DIALECTS,
-        'for name in ("epoch", "revision", "requested_at")}',
-        'for name in ("revision", "requested_at")}',
+        'for name in ("epoch", "revision")}',
+        'for name in ("revision",)}',
         tests_of(
             "promises/test_n6_no_resurrection.py",
             "test_n6_a_transaction_that_nudges_again_after_a_new_registration_reaches_that_one",
@@ -88,8 +88,8 @@ ACCEPTING = (
         "accept-again-keeps-the-old-revision",
         "the receipt names the acceptance that is pending",
         _DIALECTS,
-        'for name in ("epoch", "revision", "requested_at")}',
-        'for name in ("epoch", "requested_at")}',
+        'for name in ("epoch", "revision")}',
+        'for name in ("epoch",)}',
         tests_of(
             "promises/test_n2_coalescing.py",
             "test_n2_many_nudges_in_one_transaction_are_one_acceptance",
@@ -154,7 +154,7 @@ ACCEPTING = (
     Mutant(
         "callers-map-of-schemas-moves-our-tables",
         "N7: the caller's translation of schemas does not reach our statements",
-        _UNIT,
+        _PREPARED,
         '    "schema_translate_map": None,\n',
         "",
         tests_of(
@@ -164,9 +164,9 @@ ACCEPTING = (
     Mutant(
         "callers-options-reach-joined-statements",
         "N7: what a caller has set on its connection changes nothing of ours",
-        "threadmill_sa/stores/sql/joined.py",
-        "self._connection.execute(statement, binds, execution_options=OWN_OPTIONS)",
-        "self._connection.execute(statement, binds)",
+        _PREPARED,
+        "execution_options=OWN_OPTIONS if connection.get_execution_options() else None",
+        "execution_options=None",
         tests_of(_N7_ENVIRONMENT, "test_n7_execution_options_of_the_caller_change_nothing"),
     ),
     Mutant(

@@ -8,7 +8,9 @@ _LEASES = "threadmill_sa/stores/sql/statements/leases.py"
 _MEMORY = "threadmill_sa/stores/memory/leases.py"
 _DIALECTS = "threadmill_sa/stores/sql/dialects.py"
 _CONTENDER = "threadmill_sa/engine/leadership/contender.py"
+_MAINTENANCE = "threadmill_sa/engine/processing/maintenance.py"
 _STEPS = "leadership/test_contender.py"
+_RELIEF = "engine/test_maintenance_lease.py"
 _SQL = "store_only/test_leases_sql.py"
 _HELD = """\
         leases.c.holder == bindparam("lease_holder", type_=String()),
@@ -194,6 +196,78 @@ LEADING = (
             "leadership/test_schedule.py",
             "test_an_overrun_has_one_late_run_and_is_back_on_the_grid",
         ),
+    ),
+    Mutant(
+        "first-term-asks-one-key",
+        "of two first holders the later is told of the earlier, whichever key they meet on",
+        _LEASES,
+        "        .on_conflict_do_nothing()\n",
+        '        .on_conflict_do_nothing(index_elements=["name"])\n',
+        tests_of(_SQL, "test_of_two_first_holders_the_later_is_told_of_the_earlier"),
+        store="pg",
+    ),
+    Mutant(
+        "relieved-for-good",
+        "a node takes its turn every few seconds, whoever is said to keep house",
+        _MAINTENANCE,
+        "                regular = began >= unrelieved_at or not self._relieved()\n",
+        "                regular = not self._relieved()\n",
+        tests_of(
+            _RELIEF,
+            "test_while_the_holder_is_dead_nothing_waits_for_more_than_one_relieved_turn",
+        ),
+        store="memory",
+    ),
+    Mutant(
+        "wake-left-to-the-holder",
+        "a wake is taken by the node that hears it",
+        _MAINTENANCE,
+        "            turn = regular or self._woken.is_set()\n",
+        "            turn = regular or (self._woken.is_set() and not self._relieved())\n",
+        tests_of(_RELIEF, "test_a_relieved_node_takes_every_wake_at_once"),
+        store="memory",
+    ),
+    Mutant(
+        "wake-swallowed-by-a-turn",
+        "a wake at the moment of a turn that is left out is taken",
+        _MAINTENANCE,
+        "                tick_at = min(tick_at, unrelieved_at)\n",
+        "                tick_at = min(tick_at, unrelieved_at)\n"
+        "                self._woken.clear()\n",
+        tests_of(_RELIEF, "test_a_wake_at_the_moment_of_a_turn_that_is_left_out_is_taken"),
+    ),
+    Mutant(
+        "orphans-left-to-the-holder",
+        "every node takes orphans back at its own cadence",
+        _MAINTENANCE,
+        "            if began >= reclaim_at:\n",
+        "            if turn and began >= reclaim_at:\n",
+        tests_of(_RELIEF, "test_orphans_are_taken_back_by_relieved_nodes_as_by_all"),
+        store="memory",
+    ),
+    Mutant(
+        "failed-tick-left-to-the-holder",
+        "a tick that failed is tried again at the node's own cadence",
+        _MAINTENANCE,
+        "                unrelieved_at = tick_at\n",
+        "                pass\n",
+        tests_of(_RELIEF, "test_a_tick_that_fails_is_tried_again_at_the_nodes_own_cadence"),
+    ),
+    Mutant(
+        "relief-without-an-end",
+        "what was heard of a holder counts no longer than its lease",
+        "threadmill_sa/engine/processing/maintenance_lease.py",
+        "        left = answer.remaining_seconds + self._allowance\n",
+        '        left = float("inf")\n',
+        tests_of(_RELIEF, "test_an_answer_relieves_until_the_next_one_is_overdue"),
+    ),
+    Mutant(
+        "relieved-by-silence",
+        "a node that gets no answer about the lease does all the work",
+        "threadmill_sa/engine/processing/maintenance_lease.py",
+        "        if answer is None or answer.remaining_seconds <= 0",
+        "        if answer is None:\n            return\n        if answer.remaining_seconds <= 0",
+        tests_of(_RELIEF, "test_only_another_holder_that_has_time_left_relieves"),
     ),
     Mutant(
         "holder-by-host-and-process",

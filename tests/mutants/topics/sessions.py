@@ -47,6 +47,14 @@ SESSIONS = (
         tests_of(_AFTER, "test_a_rolled_back_savepoint_discards_only_its_own"),
     ),
     Mutant(
+        "after-commit-keeps-what-is-inside-a-closed-savepoint",
+        "nothing waits in a session for a savepoint that is gone",
+        _HOOKS,
+        "for each in by_transaction if _is_inside(each, transaction)]",
+        "for each in ()]",
+        tests_of(_AFTER, "test_closing_a_savepoint_around_an_open_one_keeps_nothing_of_both"),
+    ),
+    Mutant(
         "after-commit-writes-each-nudge",
         "many nudges of one task in one transaction are one write",
         _BOUNDARY,

@@ -11,6 +11,7 @@ _DIALECTS = "threadmill_sa/stores/sql/dialects.py"
 _PLANNER = "threadmill_sa/engine/recurring/planner.py"
 _N1 = "promises/test_n1_run_after_wake.py"
 _N2 = "promises/test_n2_coalescing.py"
+_AT_ONCE = "store_only/test_at_once.py"
 _N6 = "promises/test_n6_no_resurrection.py"
 _READING = """\
             for row in connection.execute(read, self._named(sorted(locked)) | instant):
@@ -52,13 +53,43 @@ TICKING = (
         store="sqlite",
     ),
     Mutant(
-        "consumes-nothing-in-one-statement",
-        "N2: creating the job and consuming the nudge are one write, for one nudged task too",
+        "runs-a-nudge-that-is-gone",
+        "without its lock a task is run only where a nudge is consumed",
         _STATEMENTS,
-        "return write_state(schema).add_cte(consumed, inserted)",
-        "del consumed\n    return write_state(schema).add_cte(inserted)",
-        tests_of(_N2, "test_n2_a_burst_before_the_tick_gives_one_run"),
-        store="pg",
+        '    served = select(literal_column("1")).select_from(consumed).exists()\n',
+        '    served = select(literal_column("1")).select_from(held).exists()\n',
+        tests_of(_AT_ONCE, "test_a_nudge_that_is_cleared_meanwhile_runs_nothing"),
+    ),
+    Mutant(
+        "writes-over-another-version",
+        "without its lock a task is run only as it was read",
+        _STATEMENTS,
+        '        .where(_version(schema) == bindparam("version", type_=Text()))\n',
+        "",
+        tests_of(
+            _AT_ONCE,
+            "test_a_pause_meanwhile_wins",
+            "test_an_edit_meanwhile_counts_though_the_timing_is_the_same",
+        ),
+    ),
+    Mutant(
+        "waits-without-the-lock",
+        "a task that somebody holds is passed by without its lock, too",
+        _STATEMENTS,
+        '        .with_for_update(skip_locked=True)\n        .cte("held")\n',
+        '        .cte("held")\n',
+        tests_of(_AT_ONCE, "test_a_task_that_somebody_holds_is_passed_by"),
+    ),
+    Mutant(
+        "an-edit-keeps-the-version",
+        "an edit that moves no schedule changes the version of the task as well",
+        "threadmill_sa/stores/sql/recurring.py",
+        "        connection.execute(self._write_state, rows.state_values(upcoming))\n"
+        "        return RegisterOutcome.UPDATED",
+        "        if upcoming != state:\n"
+        "            connection.execute(self._write_state, rows.state_values(upcoming))\n"
+        "        return RegisterOutcome.UPDATED",
+        tests_of(_AT_ONCE, "test_an_edit_meanwhile_counts_though_the_timing_is_the_same"),
     ),
     Mutant(
         "consumes-every-epoch",

@@ -49,7 +49,9 @@ command line is wrong; 130 or 143 ended by a second SIGINT or SIGTERM.
     show_default=True,
     help="Seconds that running jobs get to end.",
 )
-@click.option("--no-wakes", is_flag=True, help="Poll only; hold no listening connection.")
+@click.option(
+    "--no-wakes", is_flag=True, help="Poll only; hold neither a listening connection nor a lease."
+)
 @click.option("--migrate", is_flag=True, help="Apply missing revisions before the start.")
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True)
 @output_options

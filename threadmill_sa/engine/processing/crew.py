@@ -20,13 +20,16 @@ from threadmill_sa.engine.processing.failures import FailurePath
 from threadmill_sa.engine.processing.handlers import HandlerRegistry
 from threadmill_sa.engine.processing.heartbeats import Heartbeats
 from threadmill_sa.engine.processing.maintenance import MaintenanceCycle
+from threadmill_sa.engine.processing.maintenance_lease import MaintenanceLease
 from threadmill_sa.engine.processing.options import NodeOptions
 from threadmill_sa.engine.processing.recording import run_recorder
+from threadmill_sa.engine.processing.retention import RetentionSweep
 from threadmill_sa.engine.processing.runner import Runner
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import AttemptOutcome, ClaimedJob, NewJob, NodeId
 from threadmill_sa.model.node import NodeInfo
+from threadmill_sa.model.retention import Retention
 from threadmill_sa.spi.store import JobStore
 
 _log = logging.getLogger(__name__)
@@ -44,15 +47,19 @@ class Crew:
         store: JobStore,
         handlers: HandlerRegistry,
         options: NodeOptions,
+        retention: Retention,
         *,
         clock: Clock,
         ids: Callable[[datetime], UUID],
         noise: Callable[[], float],
+        on_forgotten: Callable[[], None],
     ) -> None:
         self.node_id = NodeId(ids(clock.now()))
         self._store = store
         self._handlers = handlers
         self._options = options
+        self._retention = retention
+        self._on_forgotten = on_forgotten
         self._queues = None if options.queues is None else tuple(options.queues)
         self._clock = clock
         self._monotonic = SystemClock().monotonic
@@ -93,6 +100,7 @@ class Crew:
             timeout_seconds=options.heartbeat_timeout,
             monotonic=self._monotonic,
             on_lost=self._execution.lose,
+            on_forgotten=self._on_forgotten,
         )
         self._dispatcher = Dispatcher(
             f"{name}-dispatcher",
@@ -106,21 +114,53 @@ class Crew:
             instant=self._instant,
             may_claim=self._may_claim,
         )
-        self._maintenance = MaintenanceCycle(
-            f"{name}-maintenance",
+        self._lease = self._lease_that_saves_work(noise)
+        self._maintenance = self._maintenance_cycle(f"{name}-maintenance", failures, ids, noise)
+
+    def _maintenance_cycle(
+        self,
+        name: str,
+        failures: FailurePath,
+        ids: Callable[[datetime], UUID],
+        noise: Callable[[], float],
+    ) -> MaintenanceCycle:
+        return MaintenanceCycle(
+            name,
             self._store,
             Materializer(self._store.recurring, ids),
             failures,
             self._handlers,
-            tick_seconds=options.tick,
-            heartbeat_timeout_seconds=options.heartbeat_timeout,
+            retention=RetentionSweep(
+                self._store.jobs,
+                self._retention,
+                instant=self._instant,
+                monotonic=self._monotonic,
+                noise=noise,
+            ),
+            tick_seconds=self._options.tick,
+            heartbeat_timeout_seconds=self._options.heartbeat_timeout,
             instant=self._instant,
             monotonic=self._monotonic,
             noise=noise,
+            relieved=lambda: self._lease is not None and self._lease.relieved,
             serves=self._serves,
             may_judge=self._heartbeats.may_judge,
             on_ready=self._dispatcher.wake,
             on_ready_elsewhere=self._notify_others,
+        )
+
+    def _lease_that_saves_work(self, noise: Callable[[], float]) -> MaintenanceLease | None:
+        """The engine's lease, or None where every node keeps house at each tick.
+
+        In memory there is one process, and on SQLite a renewal is a write in everybody's way. A
+        node that hears no wakes has only its ticks.
+        """
+        options, leases = self._options, self._store.leases
+        saves = options.wakes and options.tick < limits.RELIEVED_TICK_SECONDS
+        if leases is None or not (saves and self._store.capabilities.own_clock):
+            return None
+        return MaintenanceLease(
+            leases, noise=noise, on_alone=lambda: self._maintenance.wake(delayed=True)
         )
 
     def start(self) -> None:
@@ -130,6 +170,8 @@ class Crew:
             self._completer.start()
             self._execution.start()
             self._maintenance.start()
+            if self._lease is not None:
+                self._lease.start()
             self._dispatcher.start()
             channel = self._store.wakes
             if self._options.wakes and channel is not None:
@@ -160,14 +202,17 @@ class Crew:
     def stop(self, grace: float) -> None:
         """Drain for `grace` seconds, give back what still runs, and end every part.
 
-        1. No claims, no ticks. 2. Running handlers may end. 3. The rest is released: settled and
-        told to stop. 4. The last outcomes are written. 5. Only then heartbeats end, or others
-        would take the jobs over while they drain; a crash before costs one heartbeat timeout.
+        1. No claims, no ticks, and another node keeps house. 2. Running handlers may end. 3. The
+        rest is released: settled and told to stop. 4. The last outcomes are written. 5. Only then
+        heartbeats end, or others would take the jobs over while they drain; a crash before costs
+        one heartbeat timeout.
         """
         self.hurry(grace)
         try:
             self._dispatcher.ask_to_stop()
             self._maintenance.ask_to_stop()
+            if self._lease is not None:
+                self._lease.ask_to_stop()
             self._dispatcher.stop(self._deadline_left())
             self._book.wait_settled(self._deadline_left)
             # A claim that is still in flight releases what it brings by itself.
@@ -177,6 +222,8 @@ class Crew:
             self._completer.drain(self._deadline_left() + limits.COMPLETE_STOP_SECONDS)
             self._execution.stop()
             self._maintenance.stop(limits.UNWIND_SECONDS)
+            if self._lease is not None:
+                self._lease.stop(limits.UNWIND_SECONDS)
             self._unsubscribe()
             self._heartbeats.stop(limits.UNWIND_SECONDS)
             self._remove_node()

@@ -10,6 +10,7 @@ from datetime import datetime
 from threadmill_sa.engine.processing.failures import FailurePath
 from threadmill_sa.engine.processing.handlers import HandlerRegistry
 from threadmill_sa.engine.processing.outage import Outage
+from threadmill_sa.engine.processing.retention import RetentionSweep
 from threadmill_sa.engine.recurring.materializer import Materializer
 from threadmill_sa.engine.service import Service
 from threadmill_sa.model import failure, limits
@@ -25,7 +26,13 @@ class MaintenanceCycle(Service):
     A tick runs every `tick_seconds` +- 10 %, so several nodes do not tick together, and at once
     after a wake. Each activity is isolated: one that fails holds up no other.
 
+    While `relieved` says that another node does the same, only wakes, the reclaim of orphans and
+    what follows a failed tick stay as they are: of the other turns one is taken every
+    limits.RELIEVED_TICK_SECONDS, or 10 % earlier. Wakes therefore cost no more than before, and
+    neither a killed holder nor one that does nothing delays anything for longer.
+
     Args:
+        relieved: whether another node is known to keep house; asked before each turn, no I/O.
         on_ready: called when jobs became ready that this node can run.
         on_ready_elsewhere: called when jobs became ready that other nodes may run.
         serves: whether this node runs jobs of that handler and queue.
@@ -40,11 +47,13 @@ class MaintenanceCycle(Service):
         failures: FailurePath,
         handlers: HandlerRegistry,
         *,
+        retention: RetentionSweep,
         tick_seconds: float,
         heartbeat_timeout_seconds: float,
         instant: Callable[[], datetime | None],
         monotonic: Callable[[], float],
         noise: Callable[[], float],
+        relieved: Callable[[], bool],
         serves: Callable[[NewJob], bool],
         may_judge: Callable[[], bool],
         on_ready: Callable[[], None],
@@ -55,16 +64,19 @@ class MaintenanceCycle(Service):
         self._materializer = materializer
         self._failures = failures
         self._handlers = handlers
+        self._retention = retention
         self._tick_every = tick_seconds
         self._timeout = heartbeat_timeout_seconds
         self._tidy_every = min(limits.HOUSEKEEPING_SECONDS, heartbeat_timeout_seconds / 4)
         self._instant = instant
         self._monotonic = monotonic
         self._noise = noise
+        self._relieved = relieved
         self._serves = serves
         self._may_judge = may_judge
         self._on_ready = on_ready
         self._on_ready_elsewhere = on_ready_elsewhere
+        self._woken = threading.Event()  # the next turn is taken, whoever else keeps house
         self._delayed = threading.Event()  # the next turn promotes as well
         self._inserted = threading.Event()  # the next turn lets the dispatcher look as well
         self._outages: dict[str, Outage] = {}
@@ -79,27 +91,47 @@ class MaintenanceCycle(Service):
             self._delayed.set()
         if inserted:
             self._inserted.set()
+        self._woken.set()
         super().wake()
 
     def _run(self) -> None:
-        tick_at = tidy_at = self._monotonic()
+        tick_at = unrelieved_at = reclaim_at = tidy_at = self._monotonic()
         while not self._stopping.is_set():
-            began = self._monotonic()
+            began, regular, well = self._monotonic(), False, True
             if began >= tick_at:
                 tick_at = began + self._tick_every * (0.9 + 0.2 * self._noise())
-                self._delayed.set()
-            inserted = self._inserted.is_set()
-            self._inserted.clear()
-            well = self._guarded("tick", self._tick)
-            if inserted:
-                self._on_ready()
-            if self._delayed.is_set():
-                self._delayed.clear()
-                self._guarded("promotion", self._promote)
-            if began >= tidy_at:
+                regular = began >= unrelieved_at or not self._relieved()
+                if regular:
+                    self._delayed.set()
+                    longest = limits.RELIEVED_TICK_SECONDS * (0.9 + 0.1 * self._noise())
+                    unrelieved_at = max(tick_at, began + longest)
+                tick_at = min(tick_at, unrelieved_at)
+            turn = regular or self._woken.is_set()
+            if turn:
+                well = self._tick_and_promote()
+            if not well:
+                unrelieved_at = tick_at
+            if began >= reclaim_at:
+                reclaim_at = began + self._tidy_every
+                self._guarded("orphan reclaim", self._reclaim)
+            if turn and began >= tidy_at:
                 tidy_at = began + self._tidy_every
                 self._tidy()
+            self._guarded("removal of finished jobs", self._retention.turn)
             self._breathe(began, tick_at, well=well)
+
+    def _tick_and_promote(self) -> bool:
+        """Take what a turn begins with; False when the tick failed."""
+        self._woken.clear()
+        inserted = self._inserted.is_set()
+        self._inserted.clear()
+        well = self._guarded("tick", self._tick)
+        if inserted:
+            self._on_ready()
+        if self._delayed.is_set():
+            self._delayed.clear()
+            self._guarded("promotion", self._promote)
+        return well
 
     def _breathe(self, began: float, tick_at: float, *, well: bool) -> None:
         now = self._monotonic()
@@ -145,7 +177,6 @@ class MaintenanceCycle(Service):
             self._on_ready_elsewhere()
 
     def _tidy(self) -> None:
-        self._guarded("orphan reclaim", self._reclaim)
         self._guarded("folding of counts", self._fold)
         self._guarded("sweep of nudges", self._sweep)
         self._guarded("removal of stale nodes", self._remove_stale)

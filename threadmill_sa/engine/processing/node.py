@@ -18,6 +18,7 @@ from threadmill_sa.engine.processing.crew import Crew
 from threadmill_sa.engine.processing.handlers import HandlerRegistry
 from threadmill_sa.engine.processing.options import NodeOptions, check_grace
 from threadmill_sa.model.job import NodeId
+from threadmill_sa.model.retention import DEFAULT_RETENTION, Retention
 from threadmill_sa.spi.store import JobStore
 
 __all__ = ["NodeOptions", "ProcessingNode"]
@@ -46,7 +47,9 @@ class ProcessingNode:
         *,
         clock: Clock,
         ids: Callable[[datetime], UUID],
+        retention: Retention = DEFAULT_RETENTION,
         before_start: Callable[[], None] | None = None,
+        on_forgotten: Callable[[], None] = lambda: None,
         noise: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
@@ -54,7 +57,9 @@ class ProcessingNode:
         self._options = options
         self._clock = clock
         self._ids = ids
+        self._retention = retention
         self._before_start = before_start
+        self._on_forgotten = on_forgotten
         self._noise = noise
         self._forget()
 
@@ -89,9 +94,11 @@ class ProcessingNode:
                 self._store,
                 self._handlers,
                 self._options,
+                self._retention,
                 clock=self._clock,
                 ids=self._ids,
                 noise=self._noise,
+                on_forgotten=self._on_forgotten,
             )
             # Known before it runs: a signal may interrupt any line from here on, and who stops the
             # node then must find it. Guarded by tests/processes/test_interrupted_start.py.

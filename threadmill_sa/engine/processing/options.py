@@ -26,7 +26,8 @@ class NodeOptions:
         heartbeat: at most a third of `heartbeat_timeout`.
         heartbeat_timeout: jobs of a node that is silent for so long are taken back.
         grace: how long a stop waits for running jobs.
-        wakes: listen to wakes of other processes when the store has them.
+        wakes: listen to wakes of other processes when the store has them; such nodes may leave
+            idle ticks to the one that has the maintenance lease.
     Raises: InvalidValueError.
     """
 

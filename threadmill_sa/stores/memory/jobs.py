@@ -8,16 +8,20 @@ from itertools import islice
 from threading import Lock
 
 from threadmill_sa.clock import Clock
+from threadmill_sa.model import failure
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
+    DeleteVerdict,
     FinishVerdict,
+    HistoryEntry,
     Job,
     JobId,
     JobSummary,
     NewJob,
     NodeId,
     OrphanedJob,
+    delete_verdict,
 )
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.jobs import DecideOrphan
@@ -112,6 +116,30 @@ class MemoryJobs:
             for row, (_, outcome) in zip(silent, ended, strict=True):
                 end_attempt(self._table, row, outcome, moment)
             return ended
+
+    def delete(self, job_id: JobId, *, now: datetime | None = None) -> DeleteVerdict:
+        with self._lock:
+            row = self._table.rows.get(job_id)
+            verdict = delete_verdict(None if row is None else row.state)
+            if row is not None and verdict is DeleteVerdict.DELETED:
+                moment = now or self._clock.now()
+                told = HistoryEntry(JobState.DELETED, moment, row.attempt, failure.DELETE, None)
+                row.history.append(told)
+                self._table.withdraw(row)
+                self._table.move(row, JobState.DELETED, moment)
+            return verdict
+
+    def remove_old(
+        self,
+        state: JobState,
+        *,
+        older_than_seconds: float,
+        limit: int,
+        now: datetime | None = None,
+    ) -> int:
+        with self._lock:
+            until = (now or self._clock.now()) - timedelta(seconds=older_than_seconds)
+            return self._table.drop_finished(state, limit, until)
 
     def get(self, job_id: JobId) -> Job | None:
         with self._lock:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any
 
 from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model.job import JobId, NewJob
-from threadmill_sa.model.state import UNFINISHED, JobState
+from threadmill_sa.model.state import FINISHED, UNFINISHED, JobState
 from threadmill_sa.stores.memory.rows import JobRow
 
 _Lane = list[tuple[int, JobId]]  # a heap of (negated priority, id): the claim order
+_Timed = list[tuple[datetime, JobId]]  # a heap
 
 
 @dataclass(slots=True)
 class JobTable:
-    """Rows and their indexes, which change together in `add` and `move` only."""
+    """Rows and their indexes, which change together in `add`, `move` and `drop_finished` only."""
 
     rows: dict[JobId, JobRow] = field(default_factory=dict)
     processing: set[JobId] = field(default_factory=set)
@@ -28,7 +30,10 @@ class JobTable:
     unfinished: Counter[str] = field(default_factory=Counter)  # by recurring task
     _ids: list[JobId] = field(default_factory=list)  # ascending
     _ready: dict[tuple[str, str], _Lane] = field(default_factory=dict)  # by (queue, handler)
-    _delayed: list[tuple[datetime, JobId]] = field(default_factory=list)  # a heap
+    _delayed: _Timed = field(default_factory=list)
+    _finished: dict[JobState, _Timed] = field(
+        default_factory=lambda: {state: [] for state in FINISHED}
+    )
 
     def require_new(self, jobs: Iterable[NewJob]) -> None:
         """Raise StoreInvariantError when an id is stored or given twice."""
@@ -54,7 +59,7 @@ class JobTable:
         self._enter(row)
 
     def move(self, row: JobRow, state: JobState, now: datetime) -> None:
-        """Set the state. Who takes a job off a heap (`take_ready`, `take_due`) calls this next."""
+        """Set the state. The job is off its heap by `take_ready`, `take_due` or `withdraw`."""
         self._leave(row)
         row.state, row.state_at = state, now
         self._enter(row)
@@ -84,6 +89,29 @@ class JobTable:
                 return
             yield self.rows[heappop(self._delayed)[1]]
 
+    def withdraw(self, row: JobRow) -> None:
+        """Take one job off its heap, wherever it stands there; the caller moves it on."""
+        if row.state is JobState.ENQUEUED:
+            key = (row.new.queue, row.new.handler)
+            _take_out(self._ready[key], _place(row))
+            if not self._ready[key]:
+                del self._ready[key]
+        elif row.state is JobState.SCHEDULED:
+            _take_out(self._delayed, _due(row))
+        elif row.state in self._finished:
+            _take_out(self._finished[row.state], (row.state_at, row.id))
+
+    def drop_finished(self, state: JobState, limit: int, until: datetime) -> int:
+        """Drop up to `limit` jobs in `state` since `until` or before; returns how many."""
+        oldest = self._finished.get(state, [])
+        dropped = 0
+        while dropped < limit and oldest and oldest[0][0] <= until:
+            row = self.rows.pop(heappop(oldest)[1])
+            self._ids.pop(bisect_left(self._ids, row.id))
+            self._leave(row)
+            dropped += 1
+        return dropped
+
     def _drain(self, keys: list[tuple[str, str]], limit: int) -> list[JobRow]:
         # Merges the lanes by their heads; a lane has the jobs of one queue and handler, so jobs
         # that this node cannot run cost nothing however many stand in front.
@@ -105,11 +133,13 @@ class JobTable:
         self._count(row, 1)
         if row.state is JobState.ENQUEUED:
             lane = self._ready.setdefault((row.new.queue, row.new.handler), [])
-            heappush(lane, (-row.new.priority, row.id))
+            heappush(lane, _place(row))
         elif row.state is JobState.SCHEDULED:
-            heappush(self._delayed, (row.scheduled_at or row.state_at, row.id))
+            heappush(self._delayed, _due(row))
         elif row.state is JobState.PROCESSING:
             self.processing.add(row.id)
+        elif row.state in self._finished:
+            heappush(self._finished[row.state], (row.state_at, row.id))
 
     def _leave(self, row: JobRow) -> None:
         self._count(row, -1)
@@ -121,6 +151,19 @@ class JobTable:
             _shift(self.depths, row.new.queue, step)
         if row.new.cron_task_name is not None and row.state in UNFINISHED:
             _shift(self.unfinished, row.new.cron_task_name, step)
+
+
+def _place(row: JobRow) -> tuple[int, JobId]:
+    return -row.new.priority, row.id
+
+
+def _due(row: JobRow) -> tuple[datetime, JobId]:
+    return row.scheduled_at or row.state_at, row.id
+
+
+def _take_out(heap: list[Any], entry: object) -> None:
+    heap.remove(entry)
+    heapify(heap)
 
 
 def _shift(counter: Counter[str], key: str, step: int) -> None:

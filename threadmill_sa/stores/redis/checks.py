@@ -15,6 +15,8 @@ from threadmill_sa.stores.redis.gateway import Gateway
 logger = logging.getLogger("threadmill_sa.redis")
 
 MINIMUM: Final = (6, 2)  # ZADD LT and ZRANGESTORE
+# Claims, completions, heartbeats, the tick, sent wakes, and two that listen: wakes and leases.
+POOL_MIN: Final = 7
 _POLICY: Final = "noeviction"
 _SECTIONS: Final = ("server", "replication", "memory", "persistence")
 
@@ -64,12 +66,28 @@ def describe(client: Redis, prefix: str) -> str:
     return f"{place} db {options.get('db') or 0} prefix {prefix!r}"
 
 
+def check_pool(client: Redis) -> None:
+    """Refuse a pool that the threads of one node would exhaust. Sends nothing.
+
+    Raises: UnsupportedStoreError.
+    """
+    most = getattr(client.connection_pool, "max_connections", None)
+    if most is not None and most < POOL_MIN:
+        raise UnsupportedStoreError(
+            f"the pool of Threadmill.redis(client) has max_connections={most}: a node needs"
+            f" {POOL_MIN}, and one more for each handler that uses the client at the same time",
+            max_connections=most,
+            needed=POOL_MIN,
+        )
+
+
 def check_server(gateway: Gateway, *, trust_memory_policy: bool) -> None:
     """Refuse a server that cannot keep the promises.
 
     Args:
         trust_memory_policy: accept a server that hides its policy, or has another one.
-    Raises: UnsupportedStoreError; StoreUnavailableError, StoreAccessError.
+    Raises: UnsupportedStoreError, also for a node of a cluster that does not serve our slot;
+        StoreUnavailableError, StoreAccessError, StoreInvariantError.
     """
     facts = _facts(gateway)
     version = facts.get("redis_version", "")
@@ -92,6 +110,7 @@ def check_server(gateway: Gateway, *, trust_memory_policy: bool) -> None:
             " managed server hides it and you know better",
             policy=policy,
         )
+    gateway.command("HLEN", "tasks")  # a node of a cluster may serve other slots than ours
     if facts.get("aof_enabled") == "0":
         logger.warning(
             "%s has no append-only file: a crash of the server loses what came after its last"

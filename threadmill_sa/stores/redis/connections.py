@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as ClientConnectionError
 from redis.retry import Retry
 
 from threadmill_sa._util.forks import renew_in_child
+from threadmill_sa.clock import SystemClock
 from threadmill_sa.model import limits
 
 
@@ -24,15 +25,38 @@ class Connections(Protocol):
     def give_back(self, connection: Any) -> None: ...
 
 
+_POOL_WAIT_SECONDS: Final = 1.0  # for a pool that refuses at once, until it has one again
+_POOL_PAUSE_SECONDS: Final = 0.005
+# What a pool says that refuses at once, and one that has waited.
+_EXHAUSTED: Final = ("Too many connections", "No connection available")
+
+
 class Pooled:
-    """The pool of the user's client, with its own timeouts."""
+    """The pool of the user's client, with its own timeouts.
+
+    One that refuses at once is asked again for a moment: calls that follow each other must not
+    fail because a thread of ours that sends a wake has its last connection.
+    """
 
     def __init__(self, client: Redis) -> None:
         self._pool = client.connection_pool
+        self._elapsed = SystemClock().monotonic
 
     def take(self, timeout_seconds: float) -> Any:
         del timeout_seconds
-        return self._pool.get_connection()
+        give_up_at = self._elapsed() + _POOL_WAIT_SECONDS
+        while True:
+            try:
+                return self._pool.get_connection()
+            except ClientConnectionError as error:
+                if not str(error).startswith(_EXHAUSTED):
+                    raise
+                if self._elapsed() >= give_up_at:
+                    raise ClientConnectionError(
+                        f"all {self._pool.max_connections} connections of the client's pool are in"
+                        " use; give it more by max_connections"
+                    ) from error
+            threading.Event().wait(_POOL_PAUSE_SECONDS)
 
     def give_back(self, connection: Any) -> None:
         self._pool.release(connection)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,9 @@ from threadmill_sa.model.recurring import (
 )
 from threadmill_sa.model.trigger import TriggerKind
 from threadmill_sa.spi.recurring import TaskReading
-from threadmill_sa.stores.redis.hashes import maybe_moment, micros, moment
+from threadmill_sa.stores.redis.hashes import JUNK, maybe_moment, micros, moment
+
+T = TypeVar("T")
 
 _KINDS: Final = {kind.value: kind for kind in TriggerKind}
 _POLICIES: Final = {policy.value: policy for policy in MissedRunPolicy}
@@ -59,45 +61,61 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """One task as a script read it. The texts go back to the script that compares them."""
+    """One task as a script read it. The texts go back to the script that compares them.
+
+    Raises: StoreInvariantError where it is read as a value and no script of ours wrote it so.
+    """
 
     name: str
-    definition: bytes
+    definition: bytes  # empty when it is missing; so for the next two
     gate: bytes
     state: bytes
-    revision: int | None
-    requested_at: datetime | None
+    revision: bytes | None
+    requested: bytes | None
     held: bool  # an unfinished job of the task exists
     now: datetime
 
     @property
     def task(self) -> CronTask:
-        kept = msgspec.json.decode(self.definition, type=_Definition)
-        enabled, epoch = self.gate.split(b":")
-        # A word that this release does not know breaks its own task only, when it is planned.
-        typed = _fields(kept) | {
-            "trigger_kind": _KINDS.get(kept.trigger_kind, kept.trigger_kind),
-            "missed_run_policy": _POLICIES.get(kept.missed_run_policy, kept.missed_run_policy),
-            "anchor_at": moment(kept.anchor_at),
-            "created_at": moment(kept.created_at),
-            "updated_at": moment(kept.updated_at),
-        }
+        kept = self._read("definition", _definition)
+        enabled, epoch = self._read("gate", _gate)
         return CronTask(
             name=self.name,
-            enabled=enabled == b"1",
-            epoch=int(epoch),
+            enabled=enabled,
+            epoch=epoch,
             timing_fingerprint=self.schedule.timing_fingerprint or "",
-            **typed,
+            **kept,
         )
 
     @property
     def schedule(self) -> CronTaskScheduleState:
-        kept = msgspec.json.decode(self.state, type=_State)
-        typed = _fields(kept) | {
-            name: None if getattr(kept, name) is None else moment(getattr(kept, name))
-            for name in ("next_run_at", "last_run_at", "broken_at")
-        }
-        return CronTaskScheduleState(task_name=self.name, **typed)
+        return CronTaskScheduleState(task_name=self.name, **self._read("state", _state))
+
+    @property
+    def requested_at(self) -> datetime | None:
+        """The earliest pending request."""
+        return self._read("requested", maybe_moment)
+
+    def fault(self) -> str | None:
+        """Return what is wrong with it, or None."""
+        try:
+            self.view()
+        except StoreInvariantError as error:
+            return error.message
+        return None
+
+    def enabled_or(self, otherwise: bool) -> bool:  # noqa: FBT001 - a value, not a switch
+        """Return whether it is enabled, as far as its gate can tell."""
+        try:
+            return self._read("gate", _gate)[0]
+        except StoreInvariantError:
+            return otherwise
+
+    def schedule_or_none(self) -> CronTaskScheduleState | None:
+        try:
+            return self.schedule
+        except StoreInvariantError:
+            return None
 
     def reading(self) -> TaskReading:
         requested = self.requested_at
@@ -111,28 +129,65 @@ class StoredTask:
 
     def view(self) -> CronTaskView:
         both = _fields(self.schedule) | _fields(self.task)
+        revision = None if self.revision is None else self._read("revision", int)
         return CronTaskView(
             **{name: value for name, value in both.items() if name not in _NOT_SHOWN},
             nudge_requested_at=self.requested_at,
-            nudge_revisions=frozenset() if self.revision is None else frozenset({self.revision}),
+            nudge_revisions=frozenset() if revision is None else frozenset({revision}),
         )
+
+    def _read(self, field: str, reading: Callable[[Any], T]) -> T:
+        try:
+            return reading(getattr(self, field))
+        except JUNK as error:
+            raise StoreInvariantError(
+                f"recurring task {self.name!r} is damaged: its {field}: {error}; register it"
+                " again, or delete it",
+                task=self.name,
+                field=field,
+            ) from error
 
 
 _NOT_SHOWN: Final = {"task_name", "timing_fingerprint"}
 
 
+def _definition(text: bytes) -> dict[str, Any]:
+    kept = msgspec.json.decode(text, type=_Definition)
+    # A word that this release does not know breaks its own task only, when it is planned.
+    return _fields(kept) | {
+        "trigger_kind": _KINDS.get(kept.trigger_kind, kept.trigger_kind),
+        "missed_run_policy": _POLICIES.get(kept.missed_run_policy, kept.missed_run_policy),
+        "anchor_at": moment(kept.anchor_at),
+        "created_at": moment(kept.created_at),
+        "updated_at": moment(kept.updated_at),
+    }
+
+
+def _gate(text: bytes) -> tuple[bool, int]:
+    enabled, epoch = text.split(b":")
+    return enabled == b"1", int(epoch)
+
+
+def _state(text: bytes) -> dict[str, Any]:
+    kept = msgspec.json.decode(text, type=_State)
+    return _fields(kept) | {
+        name: None if getattr(kept, name) is None else moment(getattr(kept, name))
+        for name in ("next_run_at", "last_run_at", "broken_at")
+    }
+
+
 def stored_task(name: str, values: Sequence[bytes | None], now: datetime) -> StoredTask | None:
     """Return a task of the six values that lua/task_read gives; None when it is unknown."""
     definition, gate, state, revision, requested, held = values
-    if definition is None or gate is None or state is None:
+    if definition is None and gate is None and state is None:
         return None
     return StoredTask(
         name=name,
-        definition=definition,
-        gate=gate,
-        state=state,
-        revision=None if revision is None else int(revision),
-        requested_at=maybe_moment(requested),
+        definition=definition or b"",
+        gate=gate or b"",
+        state=state or b"",
+        revision=revision,
+        requested=requested,
         held=held is not None,
         now=now,
     )

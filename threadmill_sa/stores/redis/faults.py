@@ -55,18 +55,28 @@ def translate(error: Exception, where: str) -> StoreError:
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or (
         word in _REFUSALS
     ):
-        return StoreAccessError(
-            f"{where} refused access: {line}; the user needs the commands EVAL and EVALSHA, those"
-            " that the scripts use, and our keys and channel",
-            where=where,
-        )
+        advice = "give the client the username and password of the server"
+        if isinstance(error, NoPermissionError) or word == "NOPERM":
+            advice = (
+                "the user needs the commands EVAL and EVALSHA, those that the scripts use, and our"
+                " keys and channels"
+            )
+        return StoreAccessError(f"{where} refused access: {line}; {advice}", where=where)
     # The first two words speak of the whole server, whatever class the client gives them.
     if isinstance(error, ConnectionError | TimeoutError | OSError) or word in _OUTAGES:
-        return StoreUnavailableError(f"{where} is not available: {line}; try again later")
+        advice = "try again later"
+        if word == "READONLY":
+            advice = "connect to its primary, by Sentinel's master_for(name) where it may move"
+        return StoreUnavailableError(f"{where} is not available: {line}; {advice}")
     if word in _ELSEWHERE:
         return UnsupportedStoreError(
-            f"{where} does not hold our hash slot: {line}; pass a client of the node that does",
+            f"{where} belongs to a cluster and does not serve our hash slot: {_elsewhere(error)};"
+            " pass a client of the node that does",
             where=where,
+        )
+    if line.startswith("DB index"):
+        return UnsupportedStoreError(
+            f"{where} has no such database: {line}; 0 is always there", where=where
         )
     if word == "WRONGTYPE":
         return StoreInvariantError(
@@ -81,6 +91,11 @@ def translate(error: Exception, where: str) -> StoreError:
 def known(error: BaseException) -> bool:
     """Return True for what `translate` is for."""
     return isinstance(error, RedisError | OSError)
+
+
+def _elsewhere(error: Exception) -> str:
+    host, port = getattr(error, "host", None), getattr(error, "port", None)
+    return _first_line(error) if port is None else f"{host}:{port} does"
 
 
 def _word(error: Exception) -> str:

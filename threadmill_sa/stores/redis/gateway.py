@@ -93,6 +93,10 @@ class Gateway:
             )
         return answer
 
+    def key(self, key: str) -> str:
+        """Return the full name of one of `keys.KEYS`."""
+        return self._names[key].decode()
+
     def command(self, command: str, key: str, *rest: str) -> Any:
         """Run one reading command on one of our keys, named as in `keys.KEYS`."""
         return self._exchange([command.encode(), self._names[key], *map(_encoded, rest)])
@@ -183,6 +187,11 @@ def _encoded(argument: str | bytes | int) -> bytes:
     if isinstance(argument, bytes):
         return argument
     return argument.encode() if isinstance(argument, str) else b"%d" % argument
+
+
+def as_text(stored: bytes) -> msgspec.Raw:
+    """Return bytes that may be no text as a part to be packed: scripts know texts alone."""
+    return msgspec.Raw(b"\xdb" + len(stored).to_bytes(4, "big") + stored)
 
 
 def instant_text(now: datetime | None) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import (
     AttemptOutcome,
@@ -26,6 +28,8 @@ from threadmill_sa.model.job import (
 from threadmill_sa.model.node import NodeInfo, NodeView
 from threadmill_sa.model.recurring import CronOrigin
 from threadmill_sa.model.state import JobState
+
+T = TypeVar("T")
 
 TRUNCATED_RESULT: Final = "threadmill.truncated.result"
 
@@ -63,6 +67,14 @@ def span(seconds: float) -> int:
 
 def job_id(text: bytes | str) -> JobId:
     return JobId(UUID(text if isinstance(text, str) else text.decode()))
+
+
+def id_text(stored: bytes) -> str:
+    """Return a stored id for people, whatever a hand has made of it."""
+    try:
+        return str(job_id(stored))
+    except ValueError:
+        return repr(stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,86 +117,152 @@ def _payload_text(stored: bytes | None) -> str | None:
     return None if stored is None else stored.decode(errors="surrogateescape")
 
 
+# Whatever the reading of what a hand has left may raise.
+JUNK: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError)
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True):
+    """The fields of lua/lib/rows. Those of newer releases are passed over; False is absent."""
+
+    state: str
+    state_at: str
+    created_at: str
+    scheduled_at: str | bool
+    started_at: str | bool
+    attempt: _Count
+    attempt_token: _Count
+    owner_node_id: str | bool
+    entries: _Count
+    queue: str
+    handler: str
+    place: Annotated[str, msgspec.Meta(min_length=8, max_length=8)]
+    cron_task_name: str | bool
+    rest: str
+
+
+_POSITION: Final = re.compile(r"\$\[(\d+)\]")
+
+
 class Row:
-    """One stored row, by the positions of lua/lib/rows."""
+    """One stored row.
 
-    def __init__(self, packed: bytes) -> None:
-        self._fields: list[Any] = msgspec.msgpack.decode(packed)
-        self._rest = msgspec.json.decode(self._fields[13], type=_Rest)
+    Raises: StoreInvariantError, here and where it is read, for one that no script of ours wrote.
+    """
 
-    @property
-    def entries(self) -> int:
-        return int(self._fields[8])
+    def __init__(self, identity: bytes, packed: bytes) -> None:
+        self._identity = identity
+        try:
+            self._stored = msgspec.msgpack.decode(packed, type=_Stored)
+        except JUNK as error:
+            found = _POSITION.search(str(error))
+            field = _Stored.__struct_fields__[int(found[1])] if found else "row"
+            raise self._damaged(field, error) from error
+        self._rest = self._read("rest", _rest)
+
+    def _damaged(self, field: str, error: Exception) -> StoreInvariantError:
+        name = id_text(self._identity)
+        return StoreInvariantError(
+            f"job {name} is damaged: field {field!r} of its row: {error}; put it right or delete"
+            " the job",
+            job_id=name,
+            field=field,
+        )
+
+    def _read(self, field: str, reading: Callable[[Any], T]) -> T:
+        try:
+            return reading(getattr(self._stored, field))
+        except JUNK as error:
+            raise self._damaged(field, error) from error
+
+    def _id(self) -> JobId:
+        try:
+            return job_id(self._identity)
+        except JUNK as error:
+            raise self._damaged("id", error) from error
 
     def _shared(self) -> dict[str, Any]:
-        fields, rest = self._fields, self._rest
+        stored, rest = self._stored, self._rest
         return {
-            "queue": fields[9],
+            "id": self._id(),
+            "queue": stored.queue,
             "priority": rest.priority,
-            "handler": fields[10],
-            "attempt": fields[5],
+            "handler": stored.handler,
+            "attempt": stored.attempt,
             "max_attempts": rest.max_attempts,
-            "created_at": moment(fields[2]),
-            "cron_task_name": fields[12] or None,
+            "created_at": self._read("created_at", moment),
+            "cron_task_name": _text(stored.cron_task_name),
             # A word of a newer release stays as it is: else it would refuse every claim it is in.
             "cron_origin": _ORIGINS.get(rest.origin, rest.origin),
             "fire_time": None if rest.fire_time is None else moment(rest.fire_time),
         }
 
-    def claimed(self, identity: bytes, payload: bytes | None) -> ClaimedJob:
+    def claimed(self, payload: bytes | None) -> ClaimedJob:
         return ClaimedJob(
-            id=job_id(identity),
             payload=_payload_text(payload),
-            attempt_token=self._fields[6],
+            attempt_token=self._stored.attempt_token,
             timeout_seconds=self._rest.timeout,
             **self._shared(),
         )
 
-    def orphaned(self, identity: bytes) -> OrphanedJob:
-        fields = self._fields
+    def orphaned(self) -> OrphanedJob:
+        stored = self._stored
         return OrphanedJob(
-            id=job_id(identity),
-            handler=fields[10],
-            attempt=fields[5],
+            id=self._id(),
+            handler=stored.handler,
+            attempt=stored.attempt,
             max_attempts=self._rest.max_attempts,
-            attempt_token=fields[6],
-            owner_node_id=_node_id(fields[7]),
-            cron_task_name=fields[12] or None,
+            attempt_token=stored.attempt_token,
+            owner_node_id=self._read("owner_node_id", _node_id),
+            cron_task_name=_text(stored.cron_task_name),
         )
 
     def _summarized(self) -> dict[str, Any]:
-        fields = self._fields
         return self._shared() | {
-            "state": JobState(fields[0]),
-            "state_at": moment(fields[1]),
-            "scheduled_at": maybe_moment(fields[3]),
-            "started_at": maybe_moment(fields[4]),
-            "owner_node_id": _node_id(fields[7]),
+            "state": self._read("state", JobState),
+            "state_at": self._read("state_at", moment),
+            "scheduled_at": self._read("scheduled_at", maybe_moment),
+            "started_at": self._read("started_at", maybe_moment),
+            "owner_node_id": self._read("owner_node_id", _node_id),
         }
 
-    def summary(self, identity: bytes) -> JobSummary:
-        return JobSummary(id=job_id(identity), **self._summarized())
+    def summary(self) -> JobSummary:
+        return JobSummary(**self._summarized())
 
     def whole(
         self,
-        identity: JobId,
         payload: bytes | None,
         beat: bytes | None,
         result: bytes | None,
-        history: Iterable[bytes],
+        history: Iterable[bytes | None],
     ) -> Job:
-        value, note = (None, None) if result is None else msgspec.json.decode(result)
+        try:
+            value, note = (None, None) if result is None else msgspec.json.decode(result)
+            told = tuple(_history_entry(each) for each in history if each is not None)
+        except JUNK as error:
+            raise self._damaged("result or history", error) from error
         return Job(
-            id=identity,
             payload=_payload_text(payload),
             result=value,
-            attempt_token=self._fields[6],
+            attempt_token=self._stored.attempt_token,
             heartbeat_at=maybe_moment(beat),
             timeout_seconds=self._rest.timeout,
             metadata={} if note is None else {TRUNCATED_RESULT: note},
-            history=tuple(_history_entry(each) for each in history),
+            history=told,
             **self._summarized(),
         )
+
+
+def _text(stored: str | bool) -> str | None:  # noqa: FBT001 - false is how it is absent
+    return stored if isinstance(stored, str) else None
+
+
+def _rest(text: str) -> _Rest:
+    rest = msgspec.json.decode(text, type=_Rest)
+    maybe_moment(rest.fire_time)
+    return rest
 
 
 def _node_id(text: str | bool) -> NodeId | None:  # noqa: FBT001 - false is how it is absent

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import starmap
 from typing import Any, Final
 
 from threadmill_sa.errors import StoreInvariantError
+from threadmill_sa.model import failure
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
+    DeleteVerdict,
     FinishVerdict,
     Job,
     JobId,
@@ -18,12 +22,16 @@ from threadmill_sa.model.job import (
     NodeId,
     OrphanedJob,
 )
-from threadmill_sa.model.state import JobState
+from threadmill_sa.model.state import FINISHED, JobState
 from threadmill_sa.spi.jobs import DecideOrphan
 from threadmill_sa.stores.redis.gateway import Gateway, instant_text, pack, words
 from threadmill_sa.stores.redis.hashes import Row, job_id, job_record, outcome_record, span
+from threadmill_sa.stores.redis.misfits import Misfit, Misfits
+
+logger = logging.getLogger("threadmill_sa.redis")
 
 _PAGE: Final = 500  # ids that one script of a listing looks at
+_ROUNDS_MAX: Final = 100  # scripts of one call that met misfits alone; the next call goes on
 
 
 class RedisJobs:
@@ -34,6 +42,7 @@ class RedisJobs:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._misfits = Misfits(gateway)
 
     def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if not jobs:
@@ -53,18 +62,31 @@ class RedisJobs:
     ) -> list[ClaimedJob]:
         if limit < 1 or not handlers or (queues is not None and not queues):
             return []
-        found = self._gateway.run(
-            "job_claim",
-            node=node_id.hex,
-            now=instant_text(now),
-            limit=limit,
-            handlers=pack(list(dict.fromkeys(handlers))),
-            queues=b"" if queues is None else pack(list(queues)),
-        )
-        return [
-            Row(row).claimed(identity, payload)
-            for identity, row, payload in zip(found[::3], found[1::3], found[2::3], strict=True)
-        ]
+        arguments = {
+            "node": node_id.hex,
+            "now": instant_text(now),
+            "limit": limit,
+            "handlers": pack(list(dict.fromkeys(handlers))),
+            "queues": b"" if queues is None else pack(list(queues)),
+        }
+        for _ in range(_ROUNDS_MAX):
+            taken, strayed = self._gateway.run("job_claim", **arguments)
+            claimed, damaged = self._claimed(taken)
+            self._misfits.set_aside([*starmap(Misfit, strayed), *damaged], now=now)
+            if claimed or not (strayed or damaged):
+                break
+        return claimed
+
+    def _claimed(self, taken: Sequence[bytes | None]) -> tuple[list[ClaimedJob], list[Misfit]]:
+        claimed: list[ClaimedJob] = []
+        damaged: list[Misfit] = []
+        triples: Any = zip(taken[::3], taken[1::3], taken[2::3], strict=True)
+        for identity, row, payload in triples:
+            try:
+                claimed.append(Row(identity, row).claimed(payload))
+            except StoreInvariantError:  # told by who sets it aside
+                damaged.append(Misfit(identity, row))
+        return claimed, damaged
 
     def finish(
         self, node_id: NodeId, outcomes: Sequence[AttemptOutcome], *, now: datetime | None = None
@@ -82,7 +104,14 @@ class RedisJobs:
     def promote(self, *, limit: int, now: datetime | None = None) -> int:
         if limit < 1:
             return 0
-        return int(self._gateway.run("job_promote", now=instant_text(now), limit=limit))
+        for _ in range(_ROUNDS_MAX):
+            promoted, strayed = self._gateway.run(
+                "job_promote", now=instant_text(now), limit=limit
+            )
+            self._misfits.set_aside(starmap(Misfit, strayed), now=now)
+            if promoted or not strayed:
+                break
+        return int(promoted)
 
     def reclaim(
         self,
@@ -95,19 +124,24 @@ class RedisJobs:
         if limit < 1:
             return []
         found = self._gateway.run("job_orphans", timeout=span(timeout_seconds), limit=limit)
-        orphans = [
-            Row(row).orphaned(identity)
-            for identity, row in zip(found[::3], found[1::3], strict=True)
-        ]
+        orphans: list[tuple[OrphanedJob, str]] = []
+        damaged: list[Misfit] = []
+        for identity, row, beat in zip(found[::3], found[1::3], found[2::3], strict=True):
+            held = row is not None and _held(identity, row)
+            if held:
+                orphans.append((held, beat.decode()))
+            else:
+                damaged.append(Misfit(identity, row))
+        self._misfits.set_aside(damaged, now=now)
         # All are decided before the first write: a decision that raises leaves nothing behind.
-        ended = [(orphan, decide(orphan)) for orphan in orphans]
+        ended = [(orphan, decide(orphan)) for orphan, _ in orphans]
         if not ended:
             return []
         verdicts = self._gateway.run(
             "job_reclaim",
             now=instant_text(now),
             outcomes=pack([outcome_record(outcome) for _, outcome in ended]),
-            beats=pack([beat.decode() for beat in found[2::3]]),
+            beats=pack([beat for _, beat in orphans]),
         )
         return [
             end
@@ -115,12 +149,44 @@ class RedisJobs:
             if word == FinishVerdict.RECORDED
         ]
 
+    def delete(self, job_id: JobId, *, now: datetime | None = None) -> DeleteVerdict:
+        reply = self._gateway.run(
+            "job_delete", id=job_id.hex, now=instant_text(now), reason=failure.DELETE
+        )
+        word = reply.decode()
+        if word == "damaged":
+            raise StoreInvariantError(
+                f"job {job_id} has a damaged row in {self._gateway.key('rows')!r} and was not"
+                " deleted: a hand edited it; remove its field there",
+                job_id=job_id,
+            )
+        return DeleteVerdict(word)
+
+    def remove_old(
+        self,
+        state: JobState,
+        *,
+        older_than_seconds: float,
+        limit: int,
+        now: datetime | None = None,
+    ) -> int:
+        if state not in FINISHED or limit < 1:
+            return 0
+        removed = self._gateway.run(
+            "job_remove_old",
+            state=state.value,
+            now=instant_text(now),
+            age=span(older_than_seconds),
+            limit=limit,
+        )
+        return int(removed)
+
     def get(self, job_id: JobId) -> Job | None:
         found = self._gateway.run("job_get", id=job_id.hex)
         if not found:
             return None
         row, payload, beat, result, *history = found
-        return Row(row).whole(job_id, payload, beat, result, history)
+        return Row(job_id.hex.encode(), row).whole(payload, beat, result, history)
 
     def counts(self) -> Mapping[JobState, int]:
         states = list(JobState)
@@ -159,13 +225,34 @@ class RedisJobs:
                 before=before,
                 page=_PAGE,
             )
-            listed += [
-                Row(row).summary(identity)
-                for identity, row in zip(found[::2], found[1::2], strict=True)
-            ]
+            gone = []
+            for identity, row in zip(found[::2], found[1::2], strict=True):
+                if row is None:
+                    gone.append(Misfit(identity, None, task=task))
+                elif (summary := _summary(identity, row)) is not None:
+                    listed.append(summary)
+            self._misfits.set_aside(gone, now=None)
             if not before:
                 break
         return listed[:limit]
+
+
+def _held(identity: bytes, row: bytes) -> OrphanedJob | None:
+    """Return the job when its row says, and can say, that somebody holds it."""
+    try:
+        stored = Row(identity, row)
+        return stored.orphaned() if stored.summary().state is JobState.PROCESSING else None
+    except StoreInvariantError:
+        return None
+
+
+def _summary(identity: bytes, row: bytes) -> JobSummary | None:
+    """Return the job, or None for one that cannot be read: all others are listed."""
+    try:
+        return Row(identity, row).summary()
+    except StoreInvariantError as error:
+        logger.warning("left out of a listing: %s", error)
+        return None
 
 
 def raise_if_taken(reply: Sequence[bytes]) -> None:

@@ -22,7 +22,7 @@ from threadmill_sa.model.lease import (
 from threadmill_sa.model.limits import LEASE_CALL_MAX_SECONDS
 from threadmill_sa.stores.redis.connections import Aside
 from threadmill_sa.stores.redis.gateway import Gateway
-from threadmill_sa.stores.redis.hashes import moment, span
+from threadmill_sa.stores.redis.hashes import JUNK, moment, span
 from threadmill_sa.stores.redis.keys import KeySpace
 from threadmill_sa.stores.redis.subscription import Subscription
 
@@ -109,10 +109,15 @@ class RedisLeases:
 
     def _read(self, name: str) -> tuple[LeaseView, ...]:
         now, *found = self._gateway.run("lease_read", LEASE_CALL_MAX_SECONDS, name=name)
-        return tuple(
-            _view(each.decode(), packed, moment(now))
-            for each, packed in zip(found[::2], found[1::2], strict=True)
-        )
+        views = []
+        for each, packed in zip(found[::2], found[1::2], strict=True):
+            try:
+                views.append(_view(each.decode(), packed, moment(now)))
+            except JUNK as error:
+                logger.warning(
+                    "lease %r left out: what is stored of it is damaged: %s", each, error
+                )
+        return tuple(views)
 
     def _hear(self, hint: Any) -> None:
         if hint is None:

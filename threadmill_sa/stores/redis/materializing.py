@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any, Final
 
-from threadmill_sa.errors import StoreUnavailableError
+from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
 from threadmill_sa.model.limits import STORE_TRIES
-from threadmill_sa.spi.recurring import NudgeAction, Plan, TaskOutcome, TaskPlan, TickResult
+from threadmill_sa.spi.recurring import (
+    NudgeAction,
+    Plan,
+    TaskOutcome,
+    TaskPlan,
+    TaskReading,
+    TickResult,
+)
 from threadmill_sa.stores.redis.definitions import StoredTask, look_at, state_text, stored_task
 from threadmill_sa.stores.redis.gateway import Gateway, instant_text, pack, pause_seconds, words
 from threadmill_sa.stores.redis.hashes import job_record, moment
 from threadmill_sa.stores.redis.jobs import raise_if_taken
+
+logger = logging.getLogger("threadmill_sa.redis")
 
 COMMIT_TRIES: Final = 5  # of one batch; then what keeps changing is left to the next tick
 _VALUES: Final = 6  # that lua/task_read gives of each name
@@ -34,11 +44,29 @@ def read_tasks(
     ]
 
 
+def forget(gateway: Gateway, names: Sequence[tuple[object, bool]]) -> None:
+    """Take names that no task has out of what ticks look at, and say so.
+
+    Args:
+        names: each, as it is packed, with whether it is no text, so that no task can have it.
+    """
+    if not names:
+        return
+    for name in gateway.run("task_forget", names=pack(names)):
+        logger.warning(
+            "%r is named in %r or %r and is no recurring task: taken out",
+            name.decode(errors="backslashreplace"),
+            gateway.key("due"),
+            gateway.key("nudged"),
+        )
+
+
 class Materialization:
     """Commits batches of tasks."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._told: set[str] = set()  # damaged ones whose fault is logged already
 
     def commit(
         self, names: Sequence[str], plan: Plan, *, wait: bool, now: datetime | None
@@ -54,10 +82,14 @@ class Materialization:
             last = turn == tries - 1 and not wait
             left = [name for name in names if not (last and name in restless)]
             _, found = read_tasks(self._gateway, left, now)
-            planned = [(task, plan(task.reading())) for task in found if task is not None]
+            readable, faults = self._parted([task for task in found if task is not None])
+            planned = [(task, plan(reading)) for task, reading in readable]
             restless = self.write([each for each in planned if _writes(each[1])], now=now)
             if not restless:
-                return _outcomes(names, left, planned)
+                unknown = [name for name, task in zip(left, found, strict=True) if task is None]
+                # Where it was deleted since it was nominated, nothing names it any more.
+                forget(self._gateway, [(name, False) for name in unknown])
+                return _outcomes(names, left, planned, faults)
             threading.Event().wait(pause_seconds(turn))
         if wait:
             raise StoreUnavailableError(
@@ -65,6 +97,22 @@ class Materialization:
                 " while they were being written: try again"
             )
         return [TaskOutcome(name, TickResult.BUSY) for name in names]
+
+    def _parted(
+        self, found: Sequence[StoredTask]
+    ) -> tuple[list[tuple[StoredTask, TaskReading]], dict[str, str]]:
+        """Return those that can be read, and what is wrong with the others, by name."""
+        readable: list[tuple[StoredTask, TaskReading]] = []
+        faults: dict[str, str] = {}
+        for task in found:
+            try:
+                readable.append((task, task.reading()))
+            except StoreInvariantError as error:
+                faults[task.name] = error.message
+                if task.name not in self._told:
+                    logger.warning("%s", error)
+        self._told = self._told - {task.name for task in found} | faults.keys()
+        return readable, faults
 
     def write(
         self, planned: Sequence[_Planned], *, now: datetime | None, guarded: bool = True
@@ -109,13 +157,18 @@ def _decision(task: StoredTask, plan: TaskPlan, *, guarded: bool) -> list[Any]:
 
 
 def _outcomes(
-    names: Sequence[str], read: Sequence[str], planned: Sequence[_Planned]
+    names: Sequence[str],
+    read: Sequence[str],
+    planned: Sequence[_Planned],
+    faults: Mapping[str, str],
 ) -> list[TaskOutcome]:
     plans = {task.name: plan for task, plan in planned}
     done = []
     for name in names:
         plan = plans.get(name)
-        if plan is None:
+        if name in faults:
+            done.append(TaskOutcome(name, TickResult.BROKEN, broken_reason=faults[name]))
+        elif plan is None:
             gone = TickResult.UNKNOWN_TASK if name in read else TickResult.BUSY
             done.append(TaskOutcome(name, gone))
         else:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from threadmill_sa.model.job import JobId, NodeId
 from threadmill_sa.model.node import HeldJob, NodeInfo, NodeView
 from threadmill_sa.stores.redis.gateway import Gateway, pack
-from threadmill_sa.stores.redis.hashes import job_id, node_text, node_view, span
+from threadmill_sa.stores.redis.hashes import (
+    JUNK,
+    id_text,
+    job_id,
+    node_text,
+    node_view,
+    span,
+)
+
+logger = logging.getLogger("threadmill_sa.redis")
 
 
 class RedisNodes:
@@ -33,5 +43,10 @@ class RedisNodes:
 
     def list(self) -> list[NodeView]:
         found = self._gateway.run("node_list")
-        views = [node_view(*found[start : start + 4]) for start in range(0, len(found), 4)]
+        views = []
+        for start in range(0, len(found), 4):
+            try:
+                views.append(node_view(*found[start : start + 4]))
+            except JUNK as error:  # a hand was at it; silent for long enough it is swept away
+                logger.warning("node %s left out of a listing: %s", id_text(found[start]), error)
         return sorted(views, key=lambda node: (node.started_at, node.id))

@@ -6,10 +6,12 @@ read and a write; the write compares what was read and changes nothing when it i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.nudge import ClearOutcome, NudgeOutcome, NudgeVerdict
 from threadmill_sa.model.recurring import CronTask, CronTaskView, FlipOutcome, RegisterOutcome
@@ -29,10 +31,12 @@ from threadmill_sa.stores.redis.definitions import (
     state_text,
     stored_task,
 )
-from threadmill_sa.stores.redis.gateway import Gateway, instant_text, pack, words
+from threadmill_sa.stores.redis.gateway import Gateway, as_text, instant_text, pack
 from threadmill_sa.stores.redis.hashes import moment
 from threadmill_sa.stores.redis.jobs import pairs
-from threadmill_sa.stores.redis.materializing import Materialization, read_tasks
+from threadmill_sa.stores.redis.materializing import Materialization, forget, read_tasks
+
+logger = logging.getLogger("threadmill_sa.redis")
 
 _OPEN = b"1"
 
@@ -48,22 +52,48 @@ class RedisRecurring:
     def register(self, task: CronTask, *, now: datetime | None = None) -> RegisterOutcome:
         def attempt() -> RegisterOutcome | None:
             read_at, [found] = read_tasks(self._gateway, [task.name], now)
-            return self._create(task, read_at) if found is None else self._edit(found, task)
+            if found is None:
+                return self._create(task, read_at)
+            damage = found.fault()
+            if damage is None:
+                return self._edit(found, task)
+            logger.warning("%s: it is replaced by what the code declares", damage)
+            return self._create(task, read_at, instead_of=found)
 
         return self._gateway.try_until_written(f"recurring task {task.name!r}", attempt)
 
-    def _create(self, task: CronTask, now: datetime) -> RegisterOutcome | None:
-        whole = replace(task, anchor_at=task.anchor_at or now, created_at=now, updated_at=now)
-        state = first_state(whole, now=now)
+    def _create(
+        self, task: CronTask, now: datetime, *, instead_of: StoredTask | None = None
+    ) -> RegisterOutcome | None:
+        """Register; over a damaged one with its gate and schedule as far as they can be read."""
+        before, enabled = None, task.enabled
+        if instead_of is not None:
+            before, enabled = instead_of.schedule_or_none(), instead_of.enabled_or(enabled)
+        whole = replace(
+            task,
+            enabled=enabled,
+            anchor_at=task.anchor_at or now,
+            created_at=now,
+            updated_at=now,
+        )
+        if before is None:
+            state = first_state(whole, now=now)
+        else:
+            state = edited_state(whole, before, now=now)
         word = self._gateway.run(
             "task_create",
             name=task.name,
+            was_definition=b"" if instead_of is None else instead_of.definition,
+            was_gate=b"" if instead_of is None else instead_of.gate,
+            was_state=b"" if instead_of is None else instead_of.state,
             definition=definition_text(whole),
-            enabled=int(task.enabled),
+            enabled=int(enabled),
             state=state_text(state),
             look_at=look_at(state),
         )
-        return RegisterOutcome.CREATED if word == b"created" else None
+        if word != b"created":
+            return None
+        return RegisterOutcome.CREATED if instead_of is None else RegisterOutcome.UPDATED
 
     def _edit(self, found: StoredTask, task: CronTask) -> RegisterOutcome | None:
         stored, before = found.task, found.schedule
@@ -154,11 +184,12 @@ class RedisRecurring:
         return ClearOutcome(word.decode())
 
     def nominate(self, *, after: str | None, limit: int, now: datetime | None = None) -> list[str]:
-        return words(
-            self._gateway.run(
-                "task_nominate", now=instant_text(now), after=after or "", limit=limit
-            )
+        found = self._gateway.run(
+            "task_nominate", now=instant_text(now), after=after or "", limit=limit
         )
+        named = [(name, _text(name)) for name in found]
+        forget(self._gateway, [(as_text(name), True) for name, text in named if text is None])
+        return [text for _, text in named if text is not None]
 
     def materialize(
         self,
@@ -182,10 +213,20 @@ class RedisRecurring:
         for field in sorted(field for field in values if field.startswith(b"d:")):
             name = field[2:]
             read = [values.get(kind + name) for kind in (b"d:", b"g:", b"s:", b"r:")]
-            task = stored_task(name.decode(), [*read, requests.get(name), None], now)
-            if task is not None:
-                views.append(task.view())
+            shown = name.decode(errors="backslashreplace")
+            task = stored_task(shown, [*read, requests.get(name), None], now)
+            try:
+                views += [] if task is None else [task.view()]
+            except StoreInvariantError as error:
+                logger.warning("left out of a listing: %s", error)
         return views
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _verdict(gate: bytes | None) -> NudgeVerdict:

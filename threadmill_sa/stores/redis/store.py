@@ -14,7 +14,12 @@ from threadmill_sa.spi.records import NudgeRecords
 from threadmill_sa.spi.recurring import Recurring
 from threadmill_sa.spi.store import CannotJoin, JoinedWrites, StoreCapabilities
 from threadmill_sa.spi.wakes import WakeChannel
-from threadmill_sa.stores.redis.checks import check_client, check_server, describe
+from threadmill_sa.stores.redis.checks import (
+    check_client,
+    check_pool,
+    check_server,
+    describe,
+)
 from threadmill_sa.stores.redis.connections import Pooled
 from threadmill_sa.stores.redis.gateway import Gateway
 from threadmill_sa.stores.redis.jobs import RedisJobs
@@ -59,6 +64,7 @@ class RedisStore:
     ) -> None:
         keys = KeySpace(prefix)
         check_integer(wait_replicas, what="wait_replicas", minimum=0, maximum=REPLICAS_MAX)
+        self._client = client
         self._where = describe(check_client(client), prefix)
         self._trusts = trust_memory_policy
         self._gateway = gateway = Gateway(
@@ -110,6 +116,7 @@ class RedisStore:
         return self._where
 
     def check_ready(self) -> None:
+        check_pool(self._client)
         check_server(self._gateway, trust_memory_policy=self._trusts)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -51,8 +52,8 @@ class SqlDialect(Protocol):
     name: str
     own_clock: bool
     """True when a null `now` means the server's clock; else the caller binds the process clock."""
-    writes_together: bool
-    """True when one statement can delete, insert and update in several tables."""
+    versions_rows: bool
+    """True when each row has a version, and one statement can write in several tables."""
 
     def now_value(self) -> Instant:
         """Return the instant of the statement, for stored values."""
@@ -160,7 +161,7 @@ class PostgresDialect:
 
     name = "postgresql"
     own_clock = True
-    writes_together = True
+    versions_rows = True
 
     def now_value(self) -> Instant:
         clock: ColumnElement[Any] = func.pg_catalog.clock_timestamp(type_=UtcDateTime())
@@ -221,7 +222,7 @@ class PostgresDialect:
         return {"revision": bindparam("revision", type_=BigInteger())}
 
     def requested_at(self, schema: Schema) -> Instant:
-        del schema  # a slot belongs to one transaction
+        del schema  # what the slot may hold is met by `keep_one_per_slot`
         return self.now_value()
 
     def compacted_identity(self, sequence: Sequence) -> Mapping[str, ColumnElement[int]]:
@@ -232,7 +233,13 @@ class PostgresDialect:
 
     def keep_one_per_slot(self, nudges: Table, names: list[str], rows: Select[Any]) -> Any:
         statement = self.insert(nudges).from_select(names, rows, include_defaults=False)
-        fresh = {name: statement.excluded[name] for name in ("epoch", "revision", "requested_at")}
+        again = statement.excluded
+        fresh: dict[str, Any] = {name: again[name] for name in ("epoch", "revision")}
+        fresh["requested_at"] = case(
+            # One of a registration that is gone by now counts no more.
+            (nudges.c.epoch == again.epoch, func.least(nudges.c.requested_at, again.requested_at)),
+            else_=again.requested_at,
+        )
         return statement.on_conflict_do_update(index_elements=["task_name", "slot"], set_=fresh)
 
     def epoch_source(self, schema: Schema) -> Any:
@@ -264,7 +271,7 @@ class PostgresDialect:
 class SqliteDialect:
     name = "sqlite"
     own_clock = False
-    writes_together = False
+    versions_rows = False
 
     def now_value(self) -> Instant:
         return now_parameter()

@@ -61,6 +61,11 @@ FROZEN = (
         "Leases with terms",
         "53f68b489c9d9e92d9718a662196eb7f0d0e5a392d8e62dbb8cbdcab40a74d2f",
     ),
+    FrozenRevision(
+        "0009",
+        "Finished jobs by their age",
+        "17d1af0239b42109dfeb54d3ffc8fe1eaa7cdaabb5f8b98956a16b1e86d80981",
+    ),
 )
 BY_REVISION = {entry.revision: entry for entry in FROZEN}
 HEAD = FROZEN[-1].revision

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from sqlalchemy.engine import Connection
 
@@ -16,6 +18,7 @@ from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
+    DeleteVerdict,
     FinishVerdict,
     Job,
     JobId,
@@ -24,15 +27,22 @@ from threadmill_sa.model.job import (
     NodeId,
     OrphanedJob,
     OutcomeKind,
+    delete_verdict,
 )
-from threadmill_sa.model.state import JobState
+from threadmill_sa.model.state import FINISHED, JobState
 from threadmill_sa.spi.jobs import DecideOrphan
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect, record_text
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import jobs as statements
+from threadmill_sa.stores.sql.statements import retention
 from threadmill_sa.stores.sql.unit import Database
 from threadmill_sa.stores.sql.writing import ProducerWrites
+
+T = TypeVar("T")
+Damaged = dict[Any, str]  # the stored id, whatever it is, and what is wrong
+
+_log = logging.getLogger(__name__)
 
 
 class SqlJobs:
@@ -48,8 +58,15 @@ class SqlJobs:
         self._claim_any = statements.claim_ready(schema, dialect, one_queue=False)
         self._finish = statements.finish_attempts(schema, dialect)
         self._history = statements.insert_history(schema)
+        self._quarantine = statements.quarantine_damaged(schema, dialect)
         self._promote = statements.promote_due(schema, dialect)
         self._orphans = statements.lock_orphans(schema, dialect)
+        self._lock_job = retention.lock_job(schema)
+        self._delete = retention.delete_job(schema, dialect)
+        self._remove_old = {
+            state: retention.remove_old(schema, dialect, state) for state in FINISHED
+        }
+        self._remove_history = retention.remove_history(schema, dialect)
         self._get = statements.get_job(schema)
         self._get_history = statements.get_history(schema)
         self._lists = {
@@ -67,7 +84,7 @@ class SqlJobs:
             return
         one = len(jobs) <= limits.INSERT_BATCH_MAX
         write = self._database.write_one if one else self._database.write
-        write(lambda connection: self._writes.insert_jobs(connection.execute, jobs, now=now))
+        write(lambda connection: self._writes.insert_jobs(connection, jobs, now=now))
 
     def claim(
         self,
@@ -88,21 +105,42 @@ class SqlJobs:
             "clock": SystemClock().now(),
         }
 
-        def work(connection: Connection) -> list[ClaimedJob]:
+        def work(connection: Connection) -> tuple[list[ClaimedJob], Damaged]:
             claimed: list[ClaimedJob] = []
+            damaged: Damaged = {}
             for queue in queues or (None,):
                 statement = self._claim_any if queue is None else self._claim_queue
                 wanted = parameters | {"from_queue": queue, "limit": limit - len(claimed)}
-                found = [rows.claimed_job(row) for row in connection.execute(statement, wanted)]
+                found = _sound(rows.claimed_job, connection.execute(statement, wanted), damaged)
                 # RETURNING has no order of its own.
                 claimed += sorted(found, key=lambda job: (-job.priority, job.id))
                 if len(claimed) >= limit:
                     break
-            return claimed
+            return claimed, damaged
 
         # In one statement there is nothing between two claims that could fail.
         one = queues is None or len(queues) == 1
-        return self._database.write_one(work) if one else self._database.write(work)
+        while True:  # Each turn takes at least one damaged job away for good.
+            claimed, damaged = (self._database.write_one if one else self._database.write)(work)
+            self._set_aside(damaged, now)
+            if claimed or not damaged:
+                return claimed
+
+    def _set_aside(self, damaged: Damaged, now: datetime | None) -> None:
+        """Quarantine held jobs whose rows a hand has damaged, so that all others go on."""
+
+        def work(connection: Connection) -> None:
+            instant = {"now": self._database.instant(now)}
+            for key, wrong in damaged.items():
+                stored = {"key": key.hex if isinstance(key, UUID) else key}
+                row = connection.execute(self._quarantine, stored | instant).one_or_none()
+                if row is not None and isinstance(row.id, UUID):
+                    connection.execute(self._history, [_quarantining(row, wrong)])
+
+        if damaged:
+            self._database.write(work)
+        for key, wrong in damaged.items():
+            _log.warning("job %s is quarantined: %s", key, wrong)
 
     def finish(
         self, node_id: NodeId, outcomes: Sequence[AttemptOutcome], *, now: datetime | None = None
@@ -174,9 +212,13 @@ class SqlJobs:
             "clock": SystemClock().now(),
         }
 
+        damaged: Damaged = {}
+
         def work(connection: Connection) -> list[tuple[OrphanedJob, AttemptOutcome]]:
+            damaged.clear()
             found = connection.execute(self._orphans, parameters)
-            decided = [(orphan, decide(orphan)) for orphan in map(rows.orphaned_job, found)]
+            orphans = _sound(rows.orphaned_job, found, damaged)
+            decided = [(orphan, decide(orphan)) for orphan in orphans]
             if decided:
                 outcomes = [outcome for _, outcome in decided]
                 recorded = self._end_attempts(connection, None, outcomes, now)
@@ -186,6 +228,49 @@ class SqlJobs:
                         ids=tuple(orphan.id for orphan, _ in decided),
                     )
             return decided
+
+        decided = self._database.write(work)
+        self._set_aside(damaged, now)
+        return decided
+
+    def delete(self, job_id: JobId, *, now: datetime | None = None) -> DeleteVerdict:
+        parameters = {"job_id": job_id, "now": self._database.instant(now)}
+
+        def work(connection: Connection) -> DeleteVerdict:
+            state = connection.execute(self._lock_job, parameters).scalar_one_or_none()
+            verdict = delete_verdict(None if state is None else JobState(state))
+            if verdict is DeleteVerdict.DELETED:
+                row = connection.execute(self._delete, parameters).one()
+                connection.execute(self._history, [_deletion(row)])
+            return verdict
+
+        return self._database.write(work)
+
+    def remove_old(
+        self,
+        state: JobState,
+        *,
+        older_than_seconds: float,
+        limit: int,
+        now: datetime | None = None,
+    ) -> int:
+        statement = self._remove_old.get(state)
+        if statement is None or limit < 1:
+            return 0
+        parameters = {
+            "older_than_seconds": older_than_seconds,
+            "limit": limit,
+            "now": self._database.instant(now),
+        }
+
+        def work(connection: Connection) -> int:
+            removed = connection.execute(statement, parameters).scalars().all()
+            if removed:
+                # What is no id was written by a hand, and has no history.
+                ids = [{"id": each} for each in removed if isinstance(each, UUID)]
+                gone = record_text(self._dialect, ids)
+                connection.execute(self._remove_history, {"rows": gone})
+            return len(removed)
 
         return self._database.write(work)
 
@@ -243,10 +328,43 @@ class SqlJobs:
         parameters: dict[str, Any] = {"queue": queue, "task": task, "limit": limit}
         parameters["state"] = None if state is None else state.value
         return self._database.read_one(
-            lambda connection: [
-                rows.job_summary(row) for row in connection.execute(statement, parameters)
-            ]
+            lambda connection: list(
+                rows.readable(rows.job_summary, connection.execute(statement, parameters))
+            )
         )
+
+
+def _sound(read: Callable[[Any], T], found: Iterable[Any], damaged: Damaged) -> list[T]:
+    """Return what can be read; what cannot is added to `damaged`."""
+    sound = []
+    for row in found:
+        try:
+            sound.append(read(row))
+        except StoreInvariantError as error:
+            damaged[row.id] = error.message
+    return sound
+
+
+def _quarantining(row: Any, wrong: str) -> dict[str, Any]:
+    return {
+        "job_id": row.id,
+        "state": JobState.QUARANTINED.value,
+        "at": row.state_at,
+        "attempt": row.attempt if isinstance(row.attempt, int) else 0,
+        "reason": failure.QUARANTINE,
+        "message": wrong,
+    }
+
+
+def _deletion(row: Any) -> dict[str, Any]:
+    return {
+        "job_id": row.id,
+        "state": JobState.DELETED.value,
+        "at": row.state_at,
+        "attempt": row.attempt,
+        "reason": failure.DELETE,
+        "message": None,
+    }
 
 
 def _history(outcome: AttemptOutcome, row: Any) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine
-from sqlalchemy.engine import Connection, CursorResult
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.base import Executable
@@ -21,7 +21,6 @@ from threadmill_sa.errors import (
 from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.lease import FenceVerdict, Lease
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
-from threadmill_sa.stores.sql.unit import OWN_OPTIONS
 from threadmill_sa.stores.sql.writing import ProducerWrites
 
 
@@ -39,29 +38,25 @@ class SqlJoinedWrites:
         self.carrier = carrier
         self._writes = writes
 
-    def _execute(self, statement: Executable, binds: Mapping[str, Any]) -> CursorResult[Any]:
-        # They must be given here: those of the caller's connection win over the statement's own.
-        return self._connection.execute(statement, binds, execution_options=OWN_OPTIONS)
-
     def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
-        return self._writes.task_verdicts(self._execute, names)
+        return self._writes.task_verdicts(self._connection, names)
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
         # Only a transaction that its holder ends elsewhere is watched by its slot.
         telling = isinstance(self.carrier, Connection)
-        return self._writes.accept_nudge(self._execute, name, telling=telling, now=now)
+        return self._writes.accept_nudge(self._connection, name, telling=telling, now=now)
 
     def insert_jobs(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if jobs:
-            self._writes.insert_jobs(self._execute, jobs, now=now)
+            self._writes.insert_jobs(self._connection, jobs, now=now)
 
     def expect_nudges(
         self, names: Sequence[str], *, now: datetime | None = None
     ) -> Mapping[str, int]:
-        return self._writes.expect_nudges(self._execute, names, now=now)
+        return self._writes.expect_nudges(self._connection, names, now=now)
 
     def fence(self, lease: Lease) -> FenceVerdict:
-        return self._writes.fence(self._execute, lease)
+        return self._writes.fence(self._connection, lease)
 
 
 class Joining:

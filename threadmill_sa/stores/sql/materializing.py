@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.spi.recurring import (
     NudgeAction,
     Plan,
@@ -25,6 +27,8 @@ from threadmill_sa.stores.sql.statements import recurring as statements
 from threadmill_sa.stores.sql.unit import Database
 from threadmill_sa.stores.sql.writing import ProducerWrites
 
+_log = logging.getLogger(__name__)
+
 
 class Materializing:
     """The commit of a tick.
@@ -35,6 +39,10 @@ class Materializing:
     3. Plan, purely.
     4. Delete the visible nudges, insert the jobs, write the states, commit.
 
+    For one nudged task alone PostgreSQL does without 1: it reads, plans, and does 4 in a single
+    statement that writes nothing unless the task is still the one that was read. If it is not,
+    the lock is taken. Source: docs/decisions/0008-round-trips-of-a-wake.md.
+
     A crash at any point leaves all of it or nothing. A nudge that is not committed yet is not
     seen by the delete and survives for the next tick; one that is deleted was committed before
     the job's transaction, so the job's run comes after it.
@@ -43,6 +51,7 @@ class Materializing:
     def __init__(
         self, database: Database, schema: Schema, dialect: SqlDialect, writes: ProducerWrites
     ) -> None:
+        self._told: set[str] = set()  # damaged ones whose fault is logged already
         self._database = database
         self._dialect = dialect
         self._writes = writes
@@ -58,16 +67,47 @@ class Materializing:
         self._consume = nudge_statements.consume_nudges(schema)
         self._consume_and_tell = nudge_statements.consume_and_tell(schema)
         self._insert_compacted = nudge_statements.insert_compacted(schema, dialect)
-        self._commit_nudged = statements.commit_nudged(schema, dialect)
+        if dialect.versions_rows:
+            self._read_versioned = statements.read_versioned(schema, dialect)
+            self._commit_nudged = statements.commit_nudged(schema, dialect)
 
     def commit(
         self, names: Sequence[str], plan: Plan, *, wait: bool, now: datetime | None
     ) -> list[TaskOutcome]:
         if not names:
             return []
+        if len(names) == 1 and not wait and self._dialect.versions_rows:
+            done = self._at_once(names[0], plan, now)
+            if done is not None:
+                return [done]
         return self._database.write(
             lambda connection: self._commit(connection, names, plan, wait, now)
         )
+
+    def _at_once(self, name: str, plan: Plan, now: datetime | None) -> TaskOutcome | None:
+        """Run a nudged task, or see that it needs nothing; None when the lock is needed."""
+        binds: dict[str, Any] = {"name": name, "now": self._database.instant(now)}
+        row = self._database.read_one(
+            lambda connection: connection.execute(self._read_versioned, binds).one_or_none()
+        )
+        if row is None:
+            return None
+        reading = rows.task_reading(row)
+        planned = plan(reading)
+        if planned.writes_nothing:
+            return _outcome(name, planned)
+        if (
+            planned.nudges is not NudgeAction.CONSUME
+            or planned.state is None
+            or len(planned.jobs) != 1
+        ):
+            return None
+        binds |= {"epoch": reading.task.epoch, "version": row.version}
+        binds |= rows.new_job_values(planned.jobs[0]) | rows.state_values(planned.state)
+        written = self._database.write_one(
+            lambda connection: connection.execute(self._commit_nudged, binds).rowcount
+        )
+        return _outcome(name, planned) if written else None
 
     def _commit(
         self,
@@ -80,17 +120,30 @@ class Materializing:
         lock = self._locks[wait, len(names) == 1]
         locked = set(connection.execute(lock, self._named(names)).scalars())
         plans: dict[str, tuple[TaskReading, TaskPlan]] = {}
+        faults: dict[str, str] = {}
         if locked:
             instant = {"now": self._database.instant(now)}
             read = self._reads[len(locked) == 1]
             for row in connection.execute(read, self._named(sorted(locked)) | instant):
-                reading = rows.task_reading(row)
+                try:
+                    reading = rows.task_reading(row)
+                except StoreInvariantError as error:
+                    faults[row.name] = error.message
+                    continue
                 plans[reading.task.name] = reading, plan(reading)
+        self._tell(locked, faults)
         self._write(connection, plans, now)
         return [
             *(_outcome(name, planned) for name, (_, planned) in plans.items()),
-            *self._missing(connection, set(names), locked, set(plans)),
+            *(TaskOutcome(name, TickResult.BROKEN, (), wrong) for name, wrong in faults.items()),
+            *self._missing(connection, set(names), locked, {*plans, *faults}),
         ]
+
+    def _tell(self, seen: set[str], faults: Mapping[str, str]) -> None:
+        """Log what is wrong with damaged tasks, once for each as long as it lasts."""
+        for name in faults.keys() - self._told:
+            _log.warning("%s", faults[name])
+        self._told = self._told - seen | faults.keys()
 
     def _named(self, names: Sequence[str]) -> dict[str, Any]:
         if len(names) == 1:
@@ -103,8 +156,6 @@ class Materializing:
         plans: dict[str, tuple[TaskReading, TaskPlan]],
         now: datetime | None,
     ) -> None:
-        if len(plans) == 1 and self._wrote_nudged(connection, *next(iter(plans.values())), now):
-            return
         for reading, planned in plans.values():
             if planned.nudges is NudgeAction.CONSUME:
                 connection.execute(self._consume, _registration(reading))
@@ -112,7 +163,7 @@ class Materializing:
                 self._compact(connection, reading)
         jobs = [job for _, planned in plans.values() for job in planned.jobs]
         if jobs:
-            self._writes.insert_jobs(connection.execute, jobs, now=now)
+            self._writes.insert_jobs(connection, jobs, now=now)
         states = [
             rows.state_values(planned.state)
             for _, planned in plans.values()
@@ -120,22 +171,6 @@ class Materializing:
         ]
         if states:
             connection.execute(self._write_state, states)
-
-    def _wrote_nudged(
-        self, connection: Connection, reading: TaskReading, planned: TaskPlan, now: datetime | None
-    ) -> bool:
-        """Write the plan that somebody waits for, one nudged task alone, in one round trip."""
-        if (
-            not self._dialect.writes_together
-            or planned.nudges is not NudgeAction.CONSUME
-            or planned.state is None
-            or len(planned.jobs) != 1
-        ):
-            return False
-        binds = rows.new_job_values(planned.jobs[0]) | rows.state_values(planned.state)
-        instant = {"now": self._database.instant(now)}
-        connection.execute(self._commit_nudged, binds | _registration(reading) | instant)
-        return True
 
     def _compact(self, connection: Connection, reading: TaskReading) -> None:
         """Replace the visible nudges by one that keeps the earliest request."""

@@ -62,5 +62,5 @@ class SqlNodes:
 
     def list(self) -> list[NodeView]:
         return self._database.read_one(
-            lambda connection: [rows.node_view(row) for row in connection.execute(self._list)]
+            lambda connection: list(rows.readable(rows.node_view, connection.execute(self._list)))
         )

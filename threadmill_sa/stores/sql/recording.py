@@ -19,10 +19,11 @@ from threadmill_sa.model.job import JobId
 from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
 from threadmill_sa.model.records import RecordedNudge, RecordedRun, RecordsAudit
 from threadmill_sa.stores.sql.dialects import SqlDialect
+from threadmill_sa.stores.sql.prepared import Prepared
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import records as statements
 from threadmill_sa.stores.sql.unit import Database
-from threadmill_sa.stores.sql.writing import Execute, Instant, ProducerWrites
+from threadmill_sa.stores.sql.writing import Instant, ProducerWrites, execute
 
 
 class RecordingWrites(ProducerWrites):
@@ -30,25 +31,26 @@ class RecordingWrites(ProducerWrites):
 
     def __init__(self, schema: Schema, dialect: SqlDialect, instant: Instant) -> None:
         super().__init__(schema, dialect, instant)
-        self._accept_first, *self._then_record = statements.accept_and_record(schema, dialect)
+        accept, *self._then_record = statements.accept_and_record(schema, dialect)
+        self._accept_first = Prepared(accept)
         self._expect = statements.record_expected(schema, dialect)
 
     def _accept(
-        self, execute: Execute, binds: Mapping[str, Any], *, telling: bool
+        self, connection: Connection, binds: Mapping[str, Any], *, telling: bool
     ) -> NudgeOutcome | None:
         del telling
-        row = execute(self._accept_first, binds).one_or_none()
+        row = self._accept_first.execute(connection, binds).one_or_none()
         if row is None:
             return None
         for statement in self._then_record:
-            execute(statement, binds)
+            execute(connection, statement, binds)
         return NudgeOutcome(NudgeVerdict.ACCEPTED, row.revision, row.slot)
 
     def expect_nudges(
-        self, execute: Execute, names: Sequence[str], *, now: datetime | None = None
+        self, connection: Connection, names: Sequence[str], *, now: datetime | None = None
     ) -> Mapping[str, int]:
         binds = {"names": self._dialect.list_value(names), "now": self._instant(now)}
-        return {row.task_name: row.promise for row in execute(self._expect, binds)}
+        return {row.task_name: row.promise for row in execute(connection, self._expect, binds)}
 
 
 class SqlRecords:
@@ -73,7 +75,7 @@ class SqlRecords:
     def expect(self, names: Sequence[str], *, now: datetime | None = None) -> Mapping[str, int]:
         writes = self._writes()
         return self._database.write(
-            lambda connection: writes.expect_nudges(connection.execute, names, now=now)
+            lambda connection: writes.expect_nudges(connection, names, now=now)
         )
 
     def refuse(self, name: str, promise: int) -> None:

@@ -7,13 +7,15 @@ and docs/decisions/0006-order-of-statements.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from threadmill_sa.errors import StoreUnavailableError
+from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import NewJob
 from threadmill_sa.model.nudge import ClearOutcome, NudgeOutcome, NudgeVerdict
@@ -35,6 +37,8 @@ from threadmill_sa.stores.sql.statements import records as record_statements
 from threadmill_sa.stores.sql.statements import recurring as statements
 from threadmill_sa.stores.sql.unit import Database
 from threadmill_sa.stores.sql.writing import ProducerWrites
+
+_log = logging.getLogger(__name__)
 
 
 class SqlRecurring:
@@ -91,7 +95,22 @@ class SqlRecurring:
         found = connection.execute(self._definition, {"task": task.name}).one_or_none()
         if found is None:
             return self._create(connection, task, stamp)
-        return self._edit(connection, task, rows.schedule_state(locked, task.name), found, stamp)
+        try:
+            state = rows.schedule_state(locked, task.name)
+            rows.cron_task(found, fingerprint=state.timing_fingerprint)
+        except StoreInvariantError as error:
+            _log.warning("%s: it is replaced by what the code declares", error)
+            return self._replace(connection, task, found, stamp)
+        return self._edit(connection, task, state, found, stamp)
+
+    def _replace(
+        self, connection: Connection, task: CronTask, found: Any, now: datetime
+    ) -> RegisterOutcome:
+        """Write the whole of a damaged task anew; it stays paused when it was."""
+        connection.execute(self._delete_definition, {"name": task.name})
+        enabled = task.enabled and bool(found.enabled)
+        self._create(connection, replace(task, enabled=enabled), now)
+        return RegisterOutcome.UPDATED
 
     def _instant(self, connection: Connection, now: datetime | None) -> datetime:
         instant = self._database.instant(now)
@@ -118,8 +137,8 @@ class SqlRecurring:
         if rows.definition_values(kept) == rows.definition_values(stored) and upcoming == state:
             return RegisterOutcome.UNCHANGED
         connection.execute(self._edit_definition, rows.definition_values(kept) | {"stamp": now})
-        if upcoming != state:
-            connection.execute(self._write_state, rows.state_values(upcoming))
+        # Also where it stays as it is: the version of the state row is that of the whole task.
+        connection.execute(self._write_state, rows.state_values(upcoming))
         return RegisterOutcome.UPDATED
 
     def set_enabled(self, name: str, *, enabled: bool, now: datetime | None = None) -> FlipOutcome:
@@ -166,7 +185,7 @@ class SqlRecurring:
             # Read under the lock: what another transaction read before may be replaced by now.
             found = connection.execute(self._definition, {"task": name}).one()
             job = make(rows.cron_task(found, fingerprint=locked.timing_fingerprint))
-            self._writes.insert_jobs(connection.execute, [job], now=now)
+            self._writes.insert_jobs(connection, [job], now=now)
             mark = {"name": name, "id": job.id, "now": self._database.instant(now)}
             connection.execute(self._mark_triggered, mark)
             return job
@@ -177,18 +196,16 @@ class SqlRecurring:
         found = self._database.read_one(
             lambda connection: connection.execute(self._view, {"task": name}).all()
         )
-        return rows.task_views(found)[0] if found else None
+        return rows.task_view(found) if found else None
 
     def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
         return self._database.read_one(
-            lambda connection: self._writes.task_verdicts(connection.execute, names)
+            lambda connection: self._writes.task_verdicts(connection, names)
         )
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
         return self._database.write(
-            lambda connection: self._writes.accept_nudge(
-                connection.execute, name, telling=True, now=now
-            )
+            lambda connection: self._writes.accept_nudge(connection, name, telling=True, now=now)
         )
 
     def clear_cron_nudge(self, name: str, observed: frozenset[int]) -> ClearOutcome:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
+from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
@@ -34,7 +38,24 @@ from threadmill_sa.model.trigger import TriggerKind
 from threadmill_sa.spi.recurring import TaskReading
 from threadmill_sa.stores.sql.statements.recurring import DEFINITION, STATE
 
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
 RESULT_NOTE = "threadmill.truncated.result"
+
+# What only a hand can have put into a column, and only on SQLite: see `schema`.
+_NUMBER, _INSTANT = int | float, datetime
+_TYPES: dict[str, Any] = {
+    "id": UUID, "owner_node_id": UUID, "last_run_job_id": UUID, "in_flight_job_id": UUID,
+    "queue": str, "handler": str, "name": str, "cron_task_name": str,
+    "priority": int, "attempt": int, "max_attempts": int, "attempt_token": int, "epoch": int,
+    "timeout_seconds": _NUMBER,
+    "created_at": _INSTANT, "state_at": _INSTANT, "scheduled_at": _INSTANT,
+    "started_at": _INSTANT, "heartbeat_at": _INSTANT, "fire_time": _INSTANT,
+    "anchor_at": _INSTANT, "updated_at": _INSTANT, "next_run_at": _INSTANT,
+    "last_run_at": _INSTANT, "broken_at": _INSTANT,
+}  # fmt: skip
 
 _KINDS = {kind.value: kind for kind in TriggerKind}
 _POLICIES = {policy.value: policy for policy in MissedRunPolicy}
@@ -83,7 +104,25 @@ def outcome_record(outcome: AttemptOutcome) -> dict[str, Any]:
     }
 
 
+def require_sound(row: Any, what: str, key: object) -> None:
+    """Pass a row whose columns hold what their types say.
+
+    Raises: StoreInvariantError that names the row and the column.
+    """
+    for name in row._fields:
+        value = getattr(row, name)
+        if value is not None and not isinstance(value, _TYPES.get(name, object)):
+            raise StoreInvariantError(
+                f"{what} {key!s:.100} is damaged: column {name!r} holds {value!r:.100}; put it"
+                " right or delete the row",
+                key=key,
+                field=name,
+            )
+
+
 def claimed_job(row: Any) -> ClaimedJob:
+    """Raises: StoreInvariantError for a damaged row; so do the readers below."""
+    require_sound(row, "job", row.id)
     return ClaimedJob(
         id=JobId(row.id),
         handler=row.handler,
@@ -102,6 +141,7 @@ def claimed_job(row: Any) -> ClaimedJob:
 
 
 def orphaned_job(row: Any) -> OrphanedJob:
+    require_sound(row, "job", row.id)
     return OrphanedJob(
         id=JobId(row.id),
         handler=row.handler,
@@ -118,6 +158,15 @@ def job_summary(row: Any) -> JobSummary:
 
 
 def whole_job(row: Any, history: Iterable[Any]) -> Job:
+    try:
+        metadata = {} if row.metadata is None else json.loads(row.metadata)
+    except (TypeError, ValueError) as error:
+        raise StoreInvariantError(
+            f"job {row.id!s:.100} is damaged: column 'metadata': {error}; put it right or delete"
+            " the row",
+            key=row.id,
+            field="metadata",
+        ) from error
     return Job(
         **_summary_fields(row),
         payload=row.payload,
@@ -125,7 +174,7 @@ def whole_job(row: Any, history: Iterable[Any]) -> Job:
         attempt_token=row.attempt_token,
         heartbeat_at=row.heartbeat_at,
         timeout_seconds=row.timeout_seconds,
-        metadata={} if row.metadata is None else json.loads(row.metadata),
+        metadata=metadata,
         history=tuple(
             HistoryEntry(JobState(each.state), each.at, each.attempt, each.reason, each.message)
             for each in history
@@ -134,6 +183,7 @@ def whole_job(row: Any, history: Iterable[Any]) -> Job:
 
 
 def _summary_fields(row: Any) -> dict[str, Any]:
+    require_sound(row, "job", row.id)
     return {
         "id": JobId(row.id),
         "state": JobState(row.state),
@@ -187,6 +237,7 @@ def state_values(state: CronTaskScheduleState) -> dict[str, Any]:
 
 
 def _typed_definition(row: Any) -> dict[str, Any]:
+    require_sound(row, "recurring task", row.name)
     fields = {name: getattr(row, name) for name in DEFINITION}
     # A word that is unknown here must break its own task only: lists, registrations and the
     # other tasks of a batch are read by the same code.
@@ -211,6 +262,7 @@ def with_operators_fields(task: CronTask, stored: CronTask) -> CronTask:
 
 
 def schedule_state(row: Any, task_name: str) -> CronTaskScheduleState:
+    require_sound(row, "recurring task", task_name)
     return CronTaskScheduleState(task_name, **{name: getattr(row, name) for name in STATE})
 
 
@@ -227,22 +279,32 @@ def task_reading(row: Any) -> TaskReading:
     )
 
 
+def task_view(found: Sequence[Any]) -> CronTaskView:
+    """Return the view of one task from rows that repeat it for each pending nudge."""
+    pending = [row for row in found if row.revision is not None]
+    definition = _typed_definition(found[0])
+    state = {name: getattr(found[0], name) for name in STATE if name != "timing_fingerprint"}
+    return CronTaskView(
+        **definition,
+        **state,
+        nudge_requested_at=min((row.requested_at for row in pending), default=None),
+        nudge_revisions=frozenset(row.revision for row in pending),
+    )
+
+
 def task_views(rows: Sequence[Any]) -> list[CronTaskView]:
-    """Return one view per task from rows that repeat the task for each pending nudge."""
-    views = []
-    for _, group in groupby(rows, key=lambda row: row.name):
-        found = list(group)
-        pending = [row for row in found if row.revision is not None]
-        state = {name: getattr(found[0], name) for name in STATE if name != "timing_fingerprint"}
-        views.append(
-            CronTaskView(
-                **_typed_definition(found[0]),
-                **state,
-                nudge_requested_at=min((row.requested_at for row in pending), default=None),
-                nudge_revisions=frozenset(row.revision for row in pending),
-            )
-        )
-    return views
+    """Return one view per task, those left out whose rows are damaged."""
+    groups = (list(group) for _, group in groupby(rows, key=lambda row: row.name))
+    return list(readable(task_view, groups))
+
+
+def readable(read: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]:
+    """Yield what `read` makes of each row; a damaged one is told and left out."""
+    for row in rows:
+        try:
+            yield read(row)
+        except StoreInvariantError as error:
+            _log.warning("left out of a listing: %s", error)
 
 
 def node_values(node: NodeInfo) -> dict[str, Any]:
@@ -256,12 +318,24 @@ def node_values(node: NodeInfo) -> dict[str, Any]:
 
 
 def node_view(row: Any) -> NodeView:
+    require_sound(row, "node", row.id)
     return NodeView(
         id=NodeId(row.id),
         host=row.host,
         pid=row.pid,
-        queues=None if row.queues is None else tuple(json.loads(row.queues)),
+        queues=_queues(row),
         workers=row.workers,
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
     )
+
+
+def _queues(row: Any) -> tuple[str, ...] | None:
+    try:
+        return None if row.queues is None else tuple(json.loads(row.queues))
+    except (TypeError, ValueError) as error:
+        raise StoreInvariantError(
+            f"node {row.id!s:.100} is damaged: column 'queues': {error}; delete the row",
+            key=row.id,
+            field="queues",
+        ) from error

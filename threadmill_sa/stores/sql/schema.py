@@ -6,8 +6,10 @@ flight), and any row that two producers' transactions could both update.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
@@ -34,6 +36,7 @@ from sqlalchemy.types import TIMESTAMP, TypeDecorator, TypeEngine
 
 from threadmill_sa.errors import NaiveDatetimeError
 from threadmill_sa.model.limits import HOLDER_MAX_CHARS, NAME_MAX_CHARS
+from threadmill_sa.model.state import FINISHED
 
 PREFIX = "threadmill_"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,9 +69,34 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if dialect.name == "sqlite":
-            return _EPOCH + timedelta(microseconds=value)
+            read: datetime = _read_or_raw(_from_micros, value)
+            return read
         instant: datetime = value
         return instant.astimezone(UTC)
+
+
+class _Id(Uuid[UUID]):
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        process = super().result_processor(dialect, coltype)  # type: ignore[no-untyped-call]
+        if process is None or dialect.name != "sqlite":
+            return process
+        return lambda value: _read_or_raw(process, value)
+
+
+def _from_micros(value: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def _read_or_raw(read: Callable[[Any], Any], value: Any) -> Any:
+    """Return what a column of SQLite holds, also when it is not of the column's type.
+
+    Such a value is refused with its own row by `rows`; an error here would refuse every other row
+    of the statement as well.
+    """
+    try:
+        return read(value)
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        return value
 
 
 def _name() -> String:
@@ -106,7 +134,7 @@ def _jobs(metadata: MetaData) -> Table:
     table = Table(
         f"{PREFIX}jobs",
         metadata,
-        Column("id", Uuid(), nullable=False),
+        Column("id", _Id(), nullable=False),
         Column("state", String(16), nullable=False),
         Column("queue", _name(), nullable=False),
         Column("priority", Integer, nullable=False),
@@ -124,7 +152,7 @@ def _jobs(metadata: MetaData) -> Table:
         Column("max_attempts", Integer, nullable=False),
         Column("attempt_token", BigInteger, nullable=False),
         Column("timeout_seconds", Float(53)),
-        Column("owner_node_id", Uuid()),
+        Column("owner_node_id", _Id()),
         Column("heartbeat_at", UtcDateTime),
         Column("result", Text),
         PrimaryKeyConstraint("id", name=f"pk_{PREFIX}jobs"),
@@ -152,6 +180,9 @@ def _jobs(metadata: MetaData) -> Table:
         "state",
     )
     _partial(table, "task", "cron_task_name IS NOT NULL", "cron_task_name", "id")
+    # OR, not IN: SQLite then sees that one of the states is enough.
+    finished = " OR ".join(f"state = '{state}'" for state in FINISHED)
+    _partial(table, "finished", finished, "state", "state_at", "id")
     return table
 
 
@@ -172,7 +203,7 @@ def _job_history(metadata: MetaData) -> Table:
         f"{PREFIX}job_history",
         metadata,
         Column("id", BIG_ID, Identity(), nullable=False),
-        Column("job_id", Uuid(), nullable=False),
+        Column("job_id", _Id(), nullable=False),
         Column("state", String(16), nullable=False),
         Column("at", UtcDateTime, nullable=False),
         Column("attempt", Integer, nullable=False),
@@ -245,8 +276,8 @@ def _cron_task_state(metadata: MetaData) -> Table:
         Column("task_name", _name(), nullable=False),
         Column("next_run_at", UtcDateTime),
         Column("last_run_at", UtcDateTime),
-        Column("last_run_job_id", Uuid()),
-        Column("in_flight_job_id", Uuid()),
+        Column("last_run_job_id", _Id()),
+        Column("in_flight_job_id", _Id()),
         Column("timing_fingerprint", String(512)),
         Column("broken_reason", Text),
         Column("broken_at", UtcDateTime),
@@ -288,7 +319,7 @@ def _nodes(metadata: MetaData) -> Table:
     return Table(
         f"{PREFIX}nodes",
         metadata,
-        Column("id", Uuid(), nullable=False),
+        Column("id", _Id(), nullable=False),
         Column("host", String(255), nullable=False),
         Column("pid", BigInteger, nullable=False),
         Column("queues", Text),  # JSON list; null is all queues
@@ -328,7 +359,7 @@ def _snapshot_records(metadata: MetaData) -> Table:
         Column("id", BIG_ID, Identity(), nullable=False),
         Column("task_name", _name(), nullable=False),
         Column("event", String(16), nullable=False),
-        Column("job_id", Uuid()),
+        Column("job_id", _Id()),
         Column("attempt", Integer),
         # PostgreSQL: pg_current_snapshot(); SQLite: the highest id of the nudge records.
         Column("seen", Text, nullable=False),

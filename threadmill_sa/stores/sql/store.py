@@ -144,7 +144,7 @@ class SqlStore:
 
     def joined(self, handle: object) -> JoinedWrites | CannotJoin:
         writes = self._writes
-        connection, carrier = self._joining.connection_of(handle, writes.accept)
+        connection, carrier = self._joining.connection_of(handle, writes.clause)
         return SqlJoinedWrites(connection, carrier, writes)
 
     def describe(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from threading import Event
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
@@ -25,17 +25,9 @@ from threadmill_sa.model import limits
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.faults import Fault, classify, lacks_privilege, lacks_table
 from threadmill_sa.stores.sql.frozen import UPGRADE_COMMAND
+from threadmill_sa.stores.sql.prepared import OWN_OPTIONS
 
 T = TypeVar("T")
-
-# What a user may have set on an engine or a connection and our statements must not inherit: a
-# map would send our names elsewhere, a server-side cursor cannot carry a write.
-OWN_OPTIONS: Final[Mapping[str, Any]] = {
-    "schema_translate_map": None,
-    "stream_results": False,
-    "yield_per": None,
-}
-
 
 # On a driver's connection: whether a statement outside BEGIN runs at READ COMMITTED there.
 _READ_COMMITTED = "threadmill_sa.read_committed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from threadmill_sa._util.forks import renew_in_child
@@ -23,6 +25,9 @@ class Waker:
     """Sends NOTIFY from a side connection, always after the commit, and coalesces bursts.
 
     Inside the caller's transaction NOTIFY would take a lock that makes all commits queue.
+
+    Args:
+        connect: opens a driver's connection in autocommit.
     """
 
     def __init__(self, channel: str, connect: Callable[[], Any], clock: Clock) -> None:
@@ -35,7 +40,7 @@ class Waker:
     def after_fork(self) -> None:
         """Begin without thread and connection, which stayed in the parent."""
         self._lock = threading.Lock()
-        self._due = threading.Event()
+        self._due: SimpleQueue[None] = SimpleQueue()  # half the price of an Event to the caller
         self._closing = threading.Event()
         self._wanted = False
         self._watched: dict[int, float] = {}  # transaction id -> since when, monotonic seconds
@@ -43,7 +48,8 @@ class Waker:
 
     def notify(self) -> None:
         """Ask for a wake; returns at once."""
-        self._ask(None)
+        if not self._wanted or self._thread is None:  # else it is sent later than now anyway
+            self._ask(None)
 
     def notify_when_committed(self, slot: int) -> None:
         """Ask for a wake once the transaction `slot` has committed; returns at once."""
@@ -55,7 +61,7 @@ class Waker:
                 self._wanted = True
             elif len(self._watched) < _STATUS_MAX:
                 self._watched[slot] = self._clock.monotonic()
-            self._due.set()
+            self._due.put(None)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="threadmill-waker", daemon=True
@@ -68,7 +74,7 @@ class Waker:
             thread = self._thread
             if thread is not None:
                 self._closing.set()
-                self._due.set()
+                self._due.put(None)
         if thread is not None:
             thread.join(timeout=10.0)
 
@@ -102,9 +108,11 @@ class Waker:
         # Told to end while it worked, it looks once more without a wait: the signal to end may
         # have been the one that it woke up for. Guarded by tests/store_only/test_closing.py.
         if not self._closing.is_set():
-            self._due.wait(pause if watching else _IDLE_SECONDS)
+            with suppress(Empty):
+                self._due.get(timeout=pause if watching else _IDLE_SECONDS)
         with self._lock:
-            self._due.clear()
+            while not self._due.empty():
+                self._due.get()
             wanted, self._wanted = self._wanted, False
             if self._closing.is_set():
                 self._watched.clear()  # left to the tick; a wake asked for is still sent
@@ -167,7 +175,6 @@ def _execute(connection: Any, statement: str) -> list[Any]:
     cursor.execute(statement)
     rows = cursor.fetchall() if cursor.description else []
     cursor.close()
-    connection.commit()
     return list(rows)
 
 

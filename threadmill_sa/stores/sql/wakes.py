@@ -95,13 +95,20 @@ class PostgresWakes(_Listening):
         super().__init__(engine)
         digest = hashlib.sha256(schema.encode()).hexdigest()[:24]
         self.channel = f"threadmill_{digest}"  # of fixed length: names are cut at 63 bytes
-        self._waker = Waker(self.channel, self._side_connection, clock)
+        self._waker = Waker(self.channel, self._autocommitting, clock)
 
     def notify(self) -> None:
         self._waker.notify()
 
     def notify_when_committed(self, slot: int) -> None:
         self._waker.notify_when_committed(slot)
+
+    def _autocommitting(self) -> Any:
+        """Return a side connection without transactions: a NOTIFY is one round trip, not three."""
+        connection = self._side_connection()
+        connection.rollback()
+        connection.autocommit = True
+        return connection
 
     def listen(self, on_wake: Callable[[], None]) -> None:
         if self._engine.dialect.driver == "psycopg":
@@ -110,10 +117,8 @@ class PostgresWakes(_Listening):
             logger.info("driver %s cannot listen: wakes by polling", self._engine.dialect.driver)
 
     def _listen_once(self, on_wake: Callable[[], None], closing: threading.Event) -> None:
-        connection = self._side_connection()
+        connection = self._autocommitting()
         try:
-            connection.rollback()
-            connection.autocommit = True
             connection.execute(f"LISTEN {self.channel}")
             notice_silence(connection.fileno())
             self._ready()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy.engine import CursorResult
+from sqlalchemy.engine import Connection, CursorResult
 from sqlalchemy.sql.base import Executable
 
 from threadmill_sa.clock import SystemClock
@@ -17,13 +17,11 @@ from threadmill_sa.model.nudge import NudgeOutcome, NudgeVerdict
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect, record_text
 from threadmill_sa.stores.sql.numbering import RevisionBlocks
+from threadmill_sa.stores.sql.prepared import OWN_OPTIONS, Prepared
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import jobs as job_statements
 from threadmill_sa.stores.sql.statements import leases as lease_statements
 from threadmill_sa.stores.sql.statements import nudges as nudge_statements
-
-Execute = Callable[[Executable, Mapping[str, Any]], CursorResult[Any]]
-"""Runs one statement with its binds."""
 
 
 class Instant(Protocol):
@@ -40,18 +38,21 @@ class ProducerWrites:
     def __init__(self, schema: Schema, dialect: SqlDialect, instant: Instant) -> None:
         self._dialect = dialect
         self._instant = instant
-        self.accept = nudge_statements.accept_nudge(schema, dialect, telling=False)
-        self._accept_telling = nudge_statements.accept_nudge(schema, dialect, telling=True)
+        self._accepts = {
+            telling: Prepared(nudge_statements.accept_nudge(schema, dialect, telling=telling))
+            for telling in (False, True)
+        }
+        self.clause = self._accepts[False].statement
         self._draw = dialect.revision_block(schema.revision_sequence)
         self._revisions = RevisionBlocks()
         self._verdict = nudge_statements.read_verdict(schema)
         self._verdicts = nudge_statements.read_verdicts(schema, dialect)
         self._fence = lease_statements.fence_lease(schema, dialect)
-        self._insert = job_statements.insert_job(schema, dialect)
+        self._insert = Prepared(job_statements.insert_job(schema, dialect))
         self._insert_many = job_statements.insert_jobs(schema, dialect)
 
     def accept_nudge(
-        self, execute: Execute, name: str, *, telling: bool, now: datetime | None = None
+        self, connection: Connection, name: str, *, telling: bool, now: datetime | None = None
     ) -> NudgeOutcome:
         """Accept a nudge of `name`, or say why not, without an error of the database.
 
@@ -61,12 +62,14 @@ class ProducerWrites:
         binds: dict[str, Any] = {"name": name, "now": self._instant(now)}
         if self._draw is not None:
             draw = self._draw
-            binds["revision"] = self._revisions.next(lambda: execute(draw, {}).scalar_one())
+            binds["revision"] = self._revisions.next(
+                lambda: execute(connection, draw, {}).scalar_one()
+            )
         for _ in range(limits.NUDGE_ACCEPT_TRIES):
-            accepted = self._accept(execute, binds, telling=telling)
+            accepted = self._accept(connection, binds, telling=telling)
             if accepted is not None:
                 return accepted
-            enabled = execute(self._verdict, {"name": name}).scalar_one_or_none()
+            enabled = execute(connection, self._verdict, {"name": name}).scalar_one_or_none()
             if enabled is None:
                 return NudgeOutcome(NudgeVerdict.UNKNOWN_TASK)
             if not enabled:
@@ -75,31 +78,33 @@ class ProducerWrites:
         return NudgeOutcome(NudgeVerdict.DISABLED)
 
     def _accept(
-        self, execute: Execute, binds: Mapping[str, Any], *, telling: bool
+        self, connection: Connection, binds: Mapping[str, Any], *, telling: bool
     ) -> NudgeOutcome | None:
         if telling or self._draw is None:
-            row = execute(self._accept_telling, binds).one_or_none()
+            row = self._accepts[True].execute(connection, binds).one_or_none()
             accepted = row is not None
             revision, slot = (row.revision, row.slot) if row is not None else (None, None)
         else:
-            accepted = execute(self.accept, binds).rowcount == 1
+            accepted = self._accepts[False].execute(connection, binds).rowcount == 1
             revision, slot = binds["revision"], None
         return NudgeOutcome(NudgeVerdict.ACCEPTED, revision, slot) if accepted else None
 
     def expect_nudges(
-        self, execute: Execute, names: Sequence[str], *, now: datetime | None = None
+        self, connection: Connection, names: Sequence[str], *, now: datetime | None = None
     ) -> Mapping[str, int]:
         """Record nothing: that is what RecordingWrites are for."""
-        del execute, names, now
+        del connection, names, now
         return {}
 
-    def task_verdicts(self, execute: Execute, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
+    def task_verdicts(
+        self, connection: Connection, names: Sequence[str]
+    ) -> Mapping[str, NudgeVerdict]:
         """Return the verdict for each name by the transaction's snapshot."""
-        found = execute(self._verdicts, {"names": self._dialect.list_value(names)})
+        found = execute(connection, self._verdicts, {"names": self._dialect.list_value(names)})
         enabled = {row.name: row.enabled for row in found}
         return {name: _verdict(enabled.get(name)) for name in names}
 
-    def fence(self, execute: Execute, lease: Lease) -> FenceVerdict:
+    def fence(self, connection: Connection, lease: Lease) -> FenceVerdict:
         """Keep the lease's term until the transaction ends, when it has not ended."""
         binds: dict[str, Any] = {
             "lease_name": lease.name,
@@ -108,23 +113,31 @@ class ProducerWrites:
         }
         if not self._dialect.own_clock:
             binds["clock"] = SystemClock().now()  # never an injected one, as for the leases
-        kept = execute(self._fence, binds).one_or_none()
+        kept = execute(connection, self._fence, binds).one_or_none()
         return FenceVerdict.LOST if kept is None else FenceVerdict.HOLDS
 
     def insert_jobs(
-        self, execute: Execute, jobs: Sequence[NewJob], *, now: datetime | None = None
+        self, connection: Connection, jobs: Sequence[NewJob], *, now: datetime | None = None
     ) -> None:
         """Insert `jobs`, in statements of at most limits.INSERT_BATCH_MAX rows."""
         instant = self._instant(now)
         if len(jobs) == 1:
-            execute(self._insert, rows.new_job_values(jobs[0]) | {"now": instant})
+            self._insert.execute(connection, rows.new_job_values(jobs[0]) | {"now": instant})
             return
         for start in range(0, len(jobs), limits.INSERT_BATCH_MAX):
             batch = [
                 rows.new_job_values(job) for job in jobs[start : start + limits.INSERT_BATCH_MAX]
             ]
             packed = record_text(self._dialect, batch)
-            execute(self._insert_many, {"rows": packed, "now": instant})
+            execute(connection, self._insert_many, {"rows": packed, "now": instant})
+
+
+def execute(
+    connection: Connection, statement: Executable, binds: Mapping[str, Any]
+) -> CursorResult[Any]:
+    """Run a statement of ours, whatever options a caller's connection has."""
+    # They must be given here: those of the connection win over the statement's own.
+    return connection.execute(statement, binds, execution_options=OWN_OPTIONS)
 
 
 def _verdict(enabled: bool | None) -> NudgeVerdict:  # noqa: FBT001 - a column, not a flag

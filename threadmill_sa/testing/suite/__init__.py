@@ -14,14 +14,18 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts", "claims", "guard", "jobs", "leases", "nodes", "nudges", "races", "records",
-    "recurring", "revisions", "steering", "ticks", "tools", "whole",
+    "attempts", "claims", "deleting", "guard", "jobs", "leases", "nodes", "nudges", "races",
+    "records", "recurring", "retention", "revisions", "steering", "ticks", "tools", "whole",
 )  # fmt: skip
 for _topic in _TOPICS:  # before the imports below: what is imported cannot be rewritten any more
     pytest.register_assert_rewrite(f"{__name__}.{_topic}")
 
 from threadmill_sa.testing.suite.attempts import FinishSuite, ReclaimSuite  # noqa: E402
 from threadmill_sa.testing.suite.claims import ClaimSuite, PromoteSuite  # noqa: E402
+from threadmill_sa.testing.suite.deleting import (  # noqa: E402
+    DeleteInstanceSuite,
+    DeleteJobSuite,
+)
 from threadmill_sa.testing.suite.guard import GuardSuite, NominateSuite  # noqa: E402
 from threadmill_sa.testing.suite.jobs import (  # noqa: E402
     CountSuite,
@@ -34,6 +38,7 @@ from threadmill_sa.testing.suite.nudges import NudgeSuite  # noqa: E402
 from threadmill_sa.testing.suite.races import RaceSuite  # noqa: E402
 from threadmill_sa.testing.suite.records import RecordSuite  # noqa: E402
 from threadmill_sa.testing.suite.recurring import DeleteSuite, RegisterSuite  # noqa: E402
+from threadmill_sa.testing.suite.retention import RetentionSuite  # noqa: E402
 from threadmill_sa.testing.suite.revisions import RevisionSuite  # noqa: E402
 from threadmill_sa.testing.suite.steering import FlipSuite, TriggerSuite  # noqa: E402
 from threadmill_sa.testing.suite.ticks import CommitSuite, FireSuite  # noqa: E402
@@ -42,6 +47,7 @@ from threadmill_sa.testing.suite.whole import StoreSuite  # noqa: E402
 SUITES = (
     StoreSuite, InsertSuite, ListSuite, CountSuite,
     ClaimSuite, PromoteSuite, FinishSuite, ReclaimSuite,
+    DeleteJobSuite, DeleteInstanceSuite, RetentionSuite,
     NodeSuite, LeaseSuite, LeaseRaceSuite,
     RegisterSuite, DeleteSuite, FlipSuite, TriggerSuite,
     NominateSuite, GuardSuite, FireSuite, CommitSuite,

@@ -24,6 +24,7 @@ from threadmill_sa.model.job import (
 )
 from threadmill_sa.model.nudge import NudgeVerdict
 from threadmill_sa.model.recurring import CronOrigin, CronTask, CronTaskView
+from threadmill_sa.model.state import JobState
 from threadmill_sa.model.trigger import Cron, Every, Trigger, timing_fingerprint, trigger_text
 from threadmill_sa.spi.recurring import (
     NudgeAction,
@@ -100,6 +101,29 @@ def run_all(store: JobStore, *, at: datetime = T0) -> list[ClaimedJob]:
     claimed = claim(store, node, at=at)
     store.jobs.finish(node, [outcome(job) for job in claimed], now=at)
     return claimed
+
+
+_ENDS = {
+    JobState.SUCCEEDED: OutcomeKind.SUCCEEDED,
+    JobState.FAILED: OutcomeKind.FAILED,
+    JobState.QUARANTINED: OutcomeKind.QUARANTINED,
+}
+
+
+def bring(store: JobStore, state: JobState, *, at: datetime = T0, **fields: Any) -> NewJob:
+    """Insert one job and bring it to `state` at `at`; no other job may be ready."""
+    delay = 3600.0 if state is JobState.SCHEDULED else None
+    job = new_job(delay_seconds=delay, **fields)
+    store.jobs.insert([job], now=at)
+    if state is JobState.PROCESSING or state in _ENDS:
+        node = new_node()
+        [held] = claim(store, node, at=at)
+        if state in _ENDS:
+            store.jobs.finish(node, [outcome(held, _ENDS[state])], now=at)
+    if state is JobState.DELETED:
+        store.jobs.delete(job.id, now=at)
+    assert read(store, job.id).state is state
+    return job
 
 
 def new_task(name: str = "pump", trigger: Trigger | None = None, **fields: Any) -> CronTask:

@@ -6,7 +6,7 @@
 -- KEYS[4] trail
 -- ARGV[1] id
 -- Replies: nothing; or row, payload, last beat and result (nil where absent), then the history,
---   oldest first
+--   oldest first; a damaged row comes without one
 -- Cost: O(E), E entries of the history
 
 local rows, payloads, processing, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -14,17 +14,17 @@ local rows, payloads, processing, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 --@include rows
 
 local id = ARGV[1]
-local row = read_row(id)
-if not row then
+local row, packed = read_row(id)
+if not packed then
   return {}
 end
 local found = {
-  cmsgpack.pack(row),
+  packed,
   redis.call('HGET', payloads, id),
   redis.call('ZSCORE', processing, id),
   redis.call('HGET', trail, id .. ':result'),
 }
-for number = 1, row[ENTRIES] do
+for number = 1, row and row[ENTRIES] or 0 do
   found[#found + 1] = redis.call('HGET', trail, id .. ':' .. number)
 end
 return found

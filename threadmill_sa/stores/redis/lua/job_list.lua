@@ -7,7 +7,8 @@
 -- ARGV[3] task    empty: any
 -- ARGV[4] before  only ids before this one; empty: from the newest
 -- ARGV[5] page    ids looked at, at most
--- Replies: the last id looked at (empty: there are no more), then id and row of each match, flat
+-- Replies: the last id looked at (empty: there are no more), then id and row of each match, flat;
+--   the row is nil when it is gone, and what cannot be read matches
 -- Cost: O(S * (log M + page)), S states, M members of the index
 
 local rows, index = KEYS[1], KEYS[2]
@@ -41,10 +42,10 @@ local seen = math.min(page, #ids)
 local found = { #ids < page and '' or ids[seen] }
 for position = 1, seen do
   local id = ids[position]
-  local row = read_row(id)
-  if wanted[row[STATE]] and (queue == '' or row[QUEUE] == queue) then
+  local row, packed = read_row(id)
+  if not row or wanted[row[STATE]] and (queue == '' or row[QUEUE] == queue) then
     found[#found + 1] = id
-    found[#found + 1] = cmsgpack.pack(row)
+    found[#found + 1] = packed
   end
 end
 return found

@@ -4,7 +4,7 @@
 -- KEYS[2] processing
 -- ARGV[1] timeout  microseconds of silence, by the server's clock
 -- ARGV[2] limit    jobs at most
--- Replies: id, row and last beat of each, flat
+-- Replies: id, row (nil when it is gone) and last beat of each, flat
 -- Cost: O(S log S), S silent jobs
 
 local rows, processing = KEYS[1], KEYS[2]

@@ -1,14 +1,18 @@
--- Registers a recurring task under a new epoch, unless the name is registered already.
+-- Registers a recurring task under a new epoch if it is still as it was read: unknown, or damaged
+-- by a hand. A pending nudge stays.
 --
 -- KEYS[1] tasks
 -- KEYS[2] sequences
 -- KEYS[3] due
 -- ARGV[1] name
--- ARGV[2] definition
--- ARGV[3] enabled  1 or 0
--- ARGV[4] state
--- ARGV[5] look_at  microseconds since 1970; empty: never
--- Replies: one of created, exists
+-- ARGV[2] was_definition  empty: there was none; so for the next two
+-- ARGV[3] was_gate
+-- ARGV[4] was_state
+-- ARGV[5] definition
+-- ARGV[6] enabled  1 or 0
+-- ARGV[7] state
+-- ARGV[8] look_at  microseconds since 1970; empty: never
+-- Replies: one of created, changed
 -- Cost: O(log N), N tasks with a next run
 
 local tasks, sequences, due = KEYS[1], KEYS[2], KEYS[3]
@@ -16,10 +20,10 @@ local tasks, sequences, due = KEYS[1], KEYS[2], KEYS[3]
 --@include tasks
 
 local name = ARGV[1]
-if redis.call('HEXISTS', tasks, 'd:' .. name) == 1 then
-  return 'exists'
+if not unchanged(name, ARGV[2], ARGV[3], ARGV[4]) then
+  return 'changed'
 end
 local epoch = redis.call('HINCRBY', sequences, 'epoch', 1)
-redis.call('HSET', tasks, 'd:' .. name, ARGV[2], 'g:' .. name, ARGV[3] .. ':' .. epoch)
-write_state(name, ARGV[4], ARGV[5])
+redis.call('HSET', tasks, 'd:' .. name, ARGV[5], 'g:' .. name, ARGV[6] .. ':' .. epoch)
+write_state(name, ARGV[7], ARGV[8])
 return 'created'

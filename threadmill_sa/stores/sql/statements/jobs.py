@@ -23,6 +23,7 @@ from sqlalchemy import (
     literal_column,
     null,
     select,
+    type_coerce,
     union_all,
     update,
 )
@@ -64,13 +65,22 @@ _NEW_JOB: dict[str, Any] = {
 
 def insert_job(schema: Schema, dialect: SqlDialect) -> Insert:
     """Insert one job from binds; it touches no row that another transaction could want."""
-    return insert(schema.jobs).values(
-        **{name: bindparam(name, type_=type_) for name, type_ in _NEW_JOB.items()},
-        **_stamps(
-            dialect,
-            bindparam("run_at", type_=UtcDateTime()),
-            bindparam("delay_seconds", type_=Float(53)),
-        ),
+    return insert(schema.jobs).values(**_bound_job(dialect))
+
+
+def insert_job_if(schema: Schema, dialect: SqlDialect, condition: ColumnElement[bool]) -> Insert:
+    """As `insert_job`, where `condition` holds."""
+    values = _bound_job(dialect)
+    return insert(schema.jobs).from_select(
+        list(values), select(*values.values()).where(condition), include_defaults=False
+    )
+
+
+def _bound_job(dialect: SqlDialect) -> dict[str, Any]:
+    return {name: bindparam(name, type_=type_) for name, type_ in _NEW_JOB.items()} | _stamps(
+        dialect,
+        bindparam("run_at", type_=UtcDateTime()),
+        bindparam("delay_seconds", type_=Float(53)),
     )
 
 
@@ -194,6 +204,23 @@ def insert_history(schema: Schema) -> Insert:
     history = schema.job_history
     names = ("job_id", "state", "at", "attempt", "reason", "message")
     return insert(history).values({name: bindparam(name) for name in names})
+
+
+def quarantine_damaged(schema: Schema, dialect: SqlDialect) -> Update:
+    """End a held job by its id as SQLite stores it; no other database can hold a damaged row."""
+    jobs = schema.jobs
+    return (
+        update(jobs)
+        .where(type_coerce(jobs.c.id, String()) == bindparam("key", type_=String()))
+        .where(state_is(schema, "PROCESSING"))
+        .values(
+            state=literal_column("'QUARANTINED'"),
+            state_at=dialect.now_value(),
+            owner_node_id=null(),
+            heartbeat_at=null(),
+        )
+        .returning(jobs.c.id, jobs.c.attempt, jobs.c.state_at)
+    )
 
 
 def promote_due(schema: Schema, dialect: SqlDialect) -> Update:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    ColumnElement,
     Float,
     Integer,
     Select,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     bindparam,
+    cast,
     delete,
     func,
     insert,
@@ -29,7 +31,7 @@ from sqlalchemy.sql.dml import Delete, Insert, Update
 from threadmill_sa.model import limits
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
-from threadmill_sa.stores.sql.statements.jobs import insert_job, is_unfinished_instance_of
+from threadmill_sa.stores.sql.statements.jobs import insert_job_if, is_unfinished_instance_of
 from threadmill_sa.stores.sql.statements.nudges import consume_nudges, is_nudge_of
 
 _BEGINNING = datetime(1, 1, 2, tzinfo=UTC)  # of time, whatever the zone of the session
@@ -232,15 +234,41 @@ def write_state(schema: Schema) -> Update:
     )
 
 
+def read_versioned(schema: Schema, dialect: SqlDialect) -> Select[Any]:
+    """As `read_tasks` of one task without its lock, and the version of its state row."""
+    return read_tasks(schema, dialect, one=True).add_columns(_version(schema).label("version"))
+
+
 def commit_nudged(schema: Schema, dialect: SqlDialect) -> Update:
     """Consume the visible nudges of one task, insert its job and write its state, in one.
 
-    The binds are those of `consume_nudges`, `insert_job` and `write_state`. One snapshot serves
-    all three: it is younger than the lock, and a nudge that it does not see survives.
+    The binds are those of `consume_nudges`, `insert_job` and `write_state`, and the `version`
+    that `read_versioned` has shown: when the row has another one by now, or somebody holds it,
+    nothing is written. The condition is judged again on a row that changed after the snapshot.
+    Without a nudge to consume nothing is written either: an operator may have cleared them.
     """
-    consumed = consume_nudges(schema).cte("consumed")
-    inserted = insert_job(schema, dialect).cte("inserted")
-    return write_state(schema).add_cte(consumed, inserted)
+    state, nudges = schema.cron_task_state, schema.cron_nudges
+    held = (
+        select(state.c.task_name)
+        .where(state.c.task_name == bindparam("task", type_=String()))
+        .where(_version(schema) == bindparam("version", type_=Text()))
+        .with_for_update(skip_locked=True)
+        .cte("held")
+    )
+    consumed = (
+        consume_nudges(schema)
+        .where(nudges.c.task_name.in_(select(held.c.task_name)))
+        .returning(nudges.c.revision)
+        .cte("consumed")
+    )
+    served = select(literal_column("1")).select_from(consumed).exists()
+    inserted = insert_job_if(schema, dialect, served).cte("inserted")
+    return write_state(schema).where(served).add_cte(inserted)
+
+
+def _version(schema: Schema) -> ColumnElement[str]:
+    """The transaction that wrote the state row: every change of task or schedule writes it."""
+    return cast(literal_column(f"{schema.cron_task_state.name}.xmin"), Text())
 
 
 def draw_epoch(schema: Schema, dialect: SqlDialect) -> Any:

@@ -5,8 +5,12 @@
 --   i NUL task NUL id                   every instance of a recurring task
 --   q NUL handler NUL queue NUL place id   ready jobs of one queue and handler
 --   a NUL handler NUL place id          ready jobs of one handler, all queues
--- A place is 8 hexadecimal digits that grow as the priority falls; an id is 32. Names hold no NUL.
+--   f NUL state NUL instant id          finished jobs by the instant of their last change
+-- A place is 8 hexadecimal digits that grow as the priority falls; an id is 32, an instant 16
+-- decimal ones. Names hold no NUL.
 
+local TAIL = 40 -- place and id
+local FINISHED = { SUCCEEDED = true, FAILED = true, DELETED = true, QUARANTINED = true }
 local UNFINISHED = { AWAITING = true, SCHEDULED = true, ENQUEUED = true, PROCESSING = true }
 local shifts = {}
 
@@ -14,10 +18,12 @@ local function shift(field, by)
   shifts[field] = (shifts[field] or 0) + by
 end
 
--- Write the counters once for the whole script; one that reaches zero is dropped.
+-- Write the counters once for the whole script; one that reaches zero is dropped, and so is what a
+-- hand has left below it or as no number.
 local function settle()
   for field, by in pairs(shifts) do
-    if by ~= 0 and redis.call('HINCRBY', counters, field, by) == 0 then
+    local count = by == 0 and 1 or redis.pcall('HINCRBY', counters, field, by)
+    if type(count) ~= 'number' or count <= 0 then
       redis.call('HDEL', counters, field)
     end
   end
@@ -30,6 +36,12 @@ local function lane(handler, queue)
   return 'a\0' .. handler .. '\0'
 end
 
+-- Whether a ready job is found where its row says.
+local function stands(row, handler, queue, tail)
+  return row[HANDLER] == handler and (not queue or row[QUEUE] == queue)
+    and row[PLACE] == string.sub(tail, 1, 8)
+end
+
 local function count(row, by)
   shift('s:' .. row[STATE], by)
   if row[STATE] == 'ENQUEUED' then
@@ -40,8 +52,15 @@ local function count(row, by)
   end
 end
 
+local function age(state, micros)
+  return 'f\0' .. state .. '\0' .. string.format('%016.0f', micros)
+end
+
 local function members(id, row)
   local state = 's\0' .. row[STATE] .. '\0' .. id
+  if FINISHED[row[STATE]] then
+    return { state, age(row[STATE], tonumber(row[STATE_AT]) or 0) .. id }
+  end
   if row[STATE] ~= 'ENQUEUED' then
     return { state }
   end

@@ -3,10 +3,10 @@
 -- d:<name> definition   s:<name> schedule state   r:<name> revision of the pending nudge
 -- g:<name> gate: 1 (enabled) or 0, a colon, and the epoch of the registration
 
--- Whether the task is still what was read of it.
+-- Whether the task is still what was read of it; what is missing is read as empty.
 local function unchanged(name, definition, gate, state)
   local is = redis.call('HMGET', tasks, 'd:' .. name, 'g:' .. name, 's:' .. name)
-  return is[1] == definition and is[2] == gate and is[3] == state
+  return (is[1] or '') == definition and (is[2] or '') == gate and (is[3] or '') == state
 end
 
 local function write_state(name, state, look_at)
