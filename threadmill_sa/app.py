@@ -550,8 +550,9 @@ class Threadmill(Leading, Keeping):
         self._store.jobs.insert(jobs, now=self._instant())
 
     def _wake_nodes(self) -> None:
-        for node in list(self._nodes):
-            node.wake()
+        if self._nodes:  # most producers have none
+            for node in list(self._nodes):
+                node.wake()
 
     def _wake_everyone(self) -> None:
         self._wake_nodes()

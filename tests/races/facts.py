@@ -24,6 +24,7 @@ _ACCEPTS = re.compile(
     r"INSERT(?: OR REPLACE)? INTO \S*threadmill_cron_nudges\b.*FROM \S*threadmill_cron_tasks",
     re.DOTALL,
 )
+_COLUMNS = re.compile(r"INSERT INTO \S+ \(([^)]+)\) VALUES \(")
 _CREATES = re.compile(r"INSERT INTO \S*threadmill_jobs\b")
 _CLEARS = re.compile(r"DELETE FROM \S*threadmill_cron_nudges\b")
 
@@ -165,7 +166,12 @@ def _committed(fact: Fact, place: float, cleared: float | None) -> Fact:
 
 
 def _binds(step: Step) -> dict[str, Any]:
-    return step.binds if isinstance(step.binds, dict) else {}
+    if isinstance(step.binds, dict):
+        return step.binds
+    if isinstance(step.binds, tuple) and (inserted := _COLUMNS.search(step.text)):
+        # Sent as text to a driver that counts: the first columns take one bind each.
+        return dict(zip(inserted[1].split(", "), step.binds, strict=False))
+    return {}
 
 
 def accepts(step: Step) -> bool:

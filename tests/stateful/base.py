@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from random import Random
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -61,6 +62,7 @@ class WorldMachine(RuleBasedStateMachine):
         self.model = Model()
         self.clock = world.clock
         self.releases = 0
+        self._random = Random(0)
         world.reset()
         self.observer = Observer(world)
         self.nodes: list[Node] = []
@@ -73,7 +75,7 @@ class WorldMachine(RuleBasedStateMachine):
     def begin(self, begin: datetime, first: Definition, second: Definition) -> None:
         self.started_at = begin
         self.clock.set(begin)
-        self.nodes = [start(self.world.connect(), self.clock, {}) for _ in range(2)]
+        self.nodes = [self._start(self.world.connect(), {}) for _ in range(2)]
         self.deploy_on(0, {"pump": first, "audit": second}, cold=False)
         self.world.steps["examples"] += 1
 
@@ -110,8 +112,11 @@ class WorldMachine(RuleBasedStateMachine):
         self, number: int, store: JobStore, declared: Mapping[str, tuple[Definition, bool]]
     ) -> None:
         """End one process where it stands; another one begins and registers."""
-        self.nodes[number] = start(store, self.clock, declared)
+        self.nodes[number] = self._start(store, declared)
         self.register_on(number)
+
+    def _start(self, store: JobStore, declared: Mapping[str, tuple[Definition, bool]]) -> Node:
+        return start(store, self.clock, declared, self._random)
 
     def register_on(self, number: int) -> None:
         """Let a process write what it declares, as each start does."""

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from tests.stateful.base import NAMES, NODES, QUEUES
 from tests.stateful.model import Acceptance, Run, Snapshot
 from tests.stateful.tasks import TaskRules
-from tests.stateful.world import HANDLERS, ROWS, Node
+from tests.stateful.world import HANDLERS, READ, WRITTEN, Node
 from threadmill_sa.errors import CannotJoinError, TaskDisabledError, UnknownTaskError
 from threadmill_sa.model.nudge import EnqueueMode, NudgeVerdict
 from threadmill_sa.model.state import JobState
@@ -110,7 +110,7 @@ class CallerRules(TaskRules):
         if first == "write" and self.capabilities.joins and self.free:
             self._take_snapshot(caller)
             caller.writes = True
-            caller.session.execute(text(f"INSERT INTO {ROWS} VALUES ('order')"))
+            caller.session.execute(text(f"INSERT INTO {WRITTEN} VALUES ('order')"))
         elif first != "nothing":
             self._take_snapshot(caller)
             _read(caller)
@@ -404,7 +404,7 @@ class CallerRules(TaskRules):
 
 def _read(caller: Caller) -> None:
     """A statement that fixes what a frozen transaction sees; a bare `SELECT 1` may not."""
-    caller.session.execute(text(f"SELECT count(*) FROM {ROWS}"))
+    caller.session.execute(text(f"SELECT count(*) FROM {READ}"))
 
 
 def _named(verdicts: Iterable[tuple[str, NudgeVerdict]], wanted: NudgeVerdict) -> tuple[str, ...]:

@@ -136,11 +136,19 @@ class HooksMachine(RuleBasedStateMachine):
 
     @rule(which=SESSIONS, level=LEVELS, how=st.sampled_from(("commit", "rollback", "close")))
     def end_savepoint(self, which: int, level: int, how: str) -> None:
-        """Any of them, those inside included; only the innermost is closed without a word."""
-        savepoints = self.sessions[which].savepoints
+        """Any of them, those inside included; only the innermost is closed without a word.
+
+        A close keeps in the session what was not flushed, so that it is written with whatever
+        is around the savepoint: what is to be a row of the savepoint is flushed before.
+        """
+        desked = self.sessions[which]
+        savepoints = desked.savepoints
         if not savepoints:
             return
-        level = len(savepoints) - 1 if how == "close" else min(level, len(savepoints) - 1)
+        innermost = len(savepoints) - 1
+        level = innermost if how == "close" else min(level, innermost)
+        if how == "close":
+            desked.session.flush()
         getattr(savepoints[level], how)()
         del savepoints[level:]
         self.desk.explored[f"savepoints: {how}"] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -11,12 +13,15 @@ from threadmill_sa.model import failure
 from threadmill_sa.model.job import (
     AttemptOutcome,
     ClaimedJob,
+    DeleteVerdict,
     FinishVerdict,
     JobId,
     OrphanedJob,
     OutcomeKind,
+    delete_verdict,
 )
 from threadmill_sa.model.node import HeldJob, NodeInfo
+from threadmill_sa.model.state import FINISHED, JobState
 
 RETRY_SECONDS = 60.0
 KINDS = st.sampled_from(
@@ -149,6 +154,35 @@ class JobRules(WorldMachine):
             assert 0 <= store.jobs.fold_counts(limit=3) <= 3
         else:
             self.count("dead nudges swept", store.recurring.sweep_nudges(limit=100))
+
+    @precondition(lambda self: self.free and self.model.runs)
+    @rule(number=NODES, newest=st.integers(0, 9))
+    def delete_job(self, number: int, newest: int) -> None:
+        """An operator takes a job away: one that waits, has ended, runs, or is gone."""
+        run = self.model.runs[-1 - newest % len(self.model.runs)]
+        verdict = self.nodes[number].store.jobs.delete(JobId(run.id), now=self.now)
+        expected = delete_verdict(None if run.removed else run.state)
+        assert verdict is expected, f"delete of {run}"
+        if verdict is DeleteVerdict.DELETED:
+            self.model.delete_job(run, self.now)
+        self.count(f"deletes: {verdict}")
+
+    @precondition(lambda self: self.free)
+    @rule(
+        number=NODES,
+        state=st.sampled_from(FINISHED),
+        age=st.sampled_from((0.0, 600.0, 86_400.0)),
+        limit=st.sampled_from((1, 100)),
+    )
+    def remove_old(self, number: int, state: JobState, age: float, limit: int) -> None:
+        expected = self.model.removable(state, self.now - timedelta(seconds=age), limit)
+        removed = self.nodes[number].store.jobs.remove_old(
+            state, older_than_seconds=age, limit=limit, now=self.now
+        )
+        assert removed == len(expected), f"removed of {state}"
+        for run in expected:
+            run.removed = True
+        self.count("finished jobs removed", removed)
 
     def promote(self, number: int, *, limit: int) -> None:
         due = self.model.promotable(self.now, limit)

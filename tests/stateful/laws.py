@@ -36,7 +36,7 @@ def check(model: Model, before: Seen | None, seen: Seen) -> None:
     jobs_are_as_committed(model, seen)
     counts_are_exact(seen)
     if before is not None:
-        nothing_ended_moves(before, seen)
+        nothing_ended_moves(model, before, seen)
     every_nudge_is_followed(model, seen)
     every_follow_up_has_a_nudge(model)
     instances_do_not_pile_up(model)
@@ -89,8 +89,9 @@ def schedules_follow_definitions_and_fires(model: Model, seen: Seen) -> None:
 
 def jobs_are_as_committed(model: Model, seen: Seen) -> None:
     """Each job is there once, made from the definition that was committed at its creation."""
-    assert seen.jobs.keys() == {run.id for run in model.runs}, "jobs that nobody made, or lost"
-    for run in model.runs:
+    kept = [run for run in model.runs if not run.removed]
+    assert seen.jobs.keys() == {run.id for run in kept}, "jobs that nobody made, or lost"
+    for run in kept:
         job = seen.jobs[run.id]
         assert _release(job.payload) == run.release, f"definition of {run}"
         made = (job.handler, job.queue, job.priority, job.created_at)
@@ -110,12 +111,17 @@ def counts_are_exact(seen: Seen) -> None:
     assert dict(seen.depths) == dict(depths), "depths of queues"
 
 
-def nothing_ended_moves(before: Seen, seen: Seen) -> None:
-    """Terminal states stay, and no attempt token falls."""
+def nothing_ended_moves(model: Model, before: Seen, seen: Seen) -> None:
+    """Terminal states stay until the job is deleted or removed, and no attempt token falls."""
+    removed = {run.id for run in model.runs if run.removed}
     for job_id, old in before.jobs.items():
+        if job_id in removed:
+            assert old.state not in UNFINISHED, f"{job_id} was removed as {old.state}"
+            continue
         new = seen.jobs[job_id]
         assert new.attempt_token >= old.attempt_token, f"token of {job_id} fell"
-        if old.state not in UNFINISHED:
+        deleted = new.state is JobState.DELETED is not old.state
+        if old.state not in UNFINISHED and not deleted:
             assert new == old, f"{job_id} had ended as {old.state}"
 
 

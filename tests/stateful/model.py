@@ -93,6 +93,8 @@ class Run:
     token: int = 0
     owner: UUID | None = None
     history: int = 0
+    state_at: datetime | None = None  # since when it is finished
+    removed: bool = False  # its time has passed
 
     @property
     def unfinished(self) -> bool:
@@ -345,10 +347,23 @@ class Model:
         run.state, entries = _ENDS[kind]
         run.history += entries
         run.owner = None
+        run.state_at = now
         if kind is OutcomeKind.RETRY:
             run.scheduled_at = now + timedelta(seconds=retry_seconds or 0.0)
         if kind is OutcomeKind.RELEASED:
             run.attempt -= 1
+
+    def delete_job(self, run: Run, now: datetime) -> None:
+        run.state, run.state_at = JobState.DELETED, now
+        run.history += 1
+
+    def removable(self, state: JobState, until: datetime, limit: int) -> list[Run]:
+        old = [
+            (run.state_at, run.id, run)
+            for run in self.runs
+            if run.state is state and not run.removed and run.state_at and run.state_at <= until
+        ]
+        return [run for _, _, run in sorted(old, key=lambda each: each[:2])[:limit]]
 
     def processing(self) -> list[Run]:
         return sorted(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
+from random import Random
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from tests.stateful.timetable import STARTS, Timing
 from threadmill_sa import Cron, Every, Threadmill
 from threadmill_sa.model.job import ClaimedJob, Job, NodeId
 from threadmill_sa.model.limits import LIST_MAX
+from threadmill_sa.model.state import UNFINISHED
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.sqlite import configure
 from threadmill_sa.stores.memory.store import MemoryStore
@@ -25,7 +27,9 @@ from threadmill_sa.stores.sql.store import SqlStore
 from threadmill_sa.testing import ManualClock
 
 HANDLERS = ("relay", "mail")
-ROWS = "business_rows"  # what callers write beside our tables
+# What callers read and write beside our tables. Had they both in one table, two SERIALIZABLE
+# callers could not both commit, with or without us.
+READ, WRITTEN = "business_stock", "business_orders"
 KEPT = {"threadmill_alembic_version", "threadmill_schema_history", "threadmill_store_identity"}
 LOCK_TIMEOUT_MS = 3000  # a wait that should not be shows as an error
 
@@ -86,7 +90,8 @@ class SqlWorld:
         _create_rows(engine)
         tables = [name for name in inspect(engine).get_table_names() if name not in KEPT]
         # Made once, since a store builds all its statements; each has its own block of revisions.
-        self._stores = cycle(SilentStore(engine, clock=self.clock) for _ in range(5))
+        self._stores = [SilentStore(engine, clock=self.clock) for _ in range(5)]
+        self._next = cycle(self._stores)
         # Jobs first: their triggers write deltas.
         self._tables = sorted(tables, key=lambda name: name != "threadmill_jobs")
 
@@ -94,9 +99,10 @@ class SqlWorld:
         with self.engine.begin() as connection:
             for name in self._tables:
                 connection.execute(text(f"DELETE FROM {name}"))
+        self._next = cycle(self._stores)
 
     def connect(self) -> JobStore:
-        return next(self._stores)
+        return next(self._next)
 
     def state_rows(self) -> int | None:
         with self.engine.connect() as connection:
@@ -106,7 +112,8 @@ class SqlWorld:
 
 def _create_rows(engine: Engine) -> None:
     with engine.begin() as connection:
-        connection.execute(text(f"CREATE TABLE {ROWS} (note TEXT)"))
+        for name in (READ, WRITTEN):
+            connection.execute(text(f"CREATE TABLE {name} (note TEXT)"))
 
 
 @dataclass(eq=False)
@@ -121,10 +128,18 @@ class Node:
 
 
 def start(
-    store: JobStore, clock: ManualClock, declared: Mapping[str, tuple[Definition, bool]]
+    store: JobStore,
+    clock: ManualClock,
+    declared: Mapping[str, tuple[Definition, bool]],
+    random: Random,
 ) -> Node:
-    """A process that declares these tasks, each with `enabled`; nothing is registered yet."""
+    """A process that declares these tasks, each with `enabled`; nothing is registered yet.
+
+    Ids are drawn from `random`: jobs of one millisecond are claimed in the order of their ids, and
+    an example that is played again has to meet them in the same order.
+    """
     tm = Threadmill(store, clock=clock)
+    tm._ids._entropy = random.randbytes
     for name in HANDLERS:
         tm.job(name)(_work)
     for name, (definition, enabled) in declared.items():
@@ -153,7 +168,7 @@ def _work(payload: int) -> None:
 
 
 class Observer:
-    """Reads everything through a connection of its own; whole jobs only when they moved."""
+    """Reads everything through a connection of its own; ended jobs whole only when they moved."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -161,13 +176,17 @@ class Observer:
         self._whole: dict[UUID, Job] = {}
 
     def look(self, *, anew: bool = False) -> Seen:
-        """What the store shows now; `anew` reads every job again."""
+        """What the store shows now; `anew` reads every job again.
+
+        A line of the listing does not tell whether an unfinished job has moved: released and
+        claimed again within one instant it shows what it showed before.
+        """
         store = self._store
         listing = store.jobs.list(limit=LIST_MAX)
         assert len(listing) < LIST_MAX, "the example makes more jobs than a listing shows"
         for summary in listing:
             known = self._whole.get(summary.id)
-            if anew or known is None or _moved(known, summary):
+            if anew or known is None or summary.state in UNFINISHED or _moved(known, summary):
                 whole = store.jobs.get(summary.id)
                 assert whole is not None
                 self._whole[summary.id] = whole

@@ -7,7 +7,8 @@ Two listeners on the `Session` class serve every session of the process. What wa
    connection is still held, and a pool of one would deadlock.
 2. `after_transaction_end` takes what belongs to the transaction that ended. Committed savepoint:
    it goes to the enclosing one. Committed root: it happens now, the connection is back in its
-   pool. Not committed, which includes a close: it is dropped.
+   pool. Not committed, which includes a close: it is dropped, with what waits for savepoints
+   inside that are still open, since SQLAlchemy forgets those without an event.
 
 The listeners are inserted in front, so a host's hook that raises cannot hide the mark; only one
 that is inserted in front of ours later, on a subclass of Session for instance, can. Nothing of
@@ -141,6 +142,8 @@ def _settle(session: Session, transaction: SessionTransaction) -> None:
         by_transaction = session.info.get(_KEY)
         if not by_transaction:
             return
+        for inner in [each for each in by_transaction if _is_inside(each, transaction)]:
+            counters.add("discarded", len(by_transaction.pop(inner).writes))
         waiting: _Waiting | None = by_transaction.pop(transaction, None)
         if waiting is None:
             return
@@ -164,6 +167,13 @@ def _enclosing(transaction: SessionTransaction) -> SessionTransaction | None:
     while outer is not None and not outer.nested and outer.parent is not None:
         outer = outer.parent  # the inner transaction of a flush is none of its own
     return outer
+
+
+def _is_inside(transaction: SessionTransaction, other: SessionTransaction) -> bool:
+    outer = transaction.parent
+    while outer is not None and outer is not other:
+        outer = outer.parent
+    return outer is not None
 
 
 def _fire(waiting: _Waiting) -> None:

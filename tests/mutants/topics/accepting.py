@@ -96,6 +96,28 @@ ACCEPTING = (
         ),
     ),
     Mutant(
+        "accept-again-forgets-the-earlier-request",
+        "a pending nudge shows when the earliest of its requests was made",
+        _DIALECTS,
+        "func.least(nudges.c.requested_at, again.requested_at)",
+        "again.requested_at",
+        tests_of(
+            "promises/test_n2_coalescing.py",
+            "test_n2_of_several_requests_in_one_transaction_the_earliest_is_shown",
+        ),
+    ),
+    Mutant(
+        "accept-again-keeps-the-request-of-a-dead-registration",
+        "N6: a nudge is as old as its earliest request under the registration that it is for",
+        _DIALECTS,
+        "(nudges.c.epoch == again.epoch, func",
+        "(nudges.c.epoch <= again.epoch, func",
+        tests_of(
+            "promises/test_n2_coalescing.py",
+            "test_n6_a_request_of_a_registration_that_is_gone_makes_no_later_one_older",
+        ),
+    ),
+    Mutant(
         "accept-locks-the-definition",
         "N8: an open caller holds no lock that a lifecycle call wants (the ledger rule)",
         _NUDGES,
