@@ -33,6 +33,7 @@ from threadmill_sa.model.state import FINISHED, JobState
 from threadmill_sa.spi.jobs import DecideOrphan
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect, record_text
+from threadmill_sa.stores.sql.prepared import Prepared
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import jobs as statements
 from threadmill_sa.stores.sql.statements import retention
@@ -54,8 +55,8 @@ class SqlJobs:
         self._database = database
         self._dialect = dialect
         self._writes = writes
-        self._claim_queue = statements.claim_ready(schema, dialect, one_queue=True)
-        self._claim_any = statements.claim_ready(schema, dialect, one_queue=False)
+        self._claim_queue = Prepared(statements.claim_ready(schema, dialect, one_queue=True))
+        self._claim_any = Prepared(statements.claim_ready(schema, dialect, one_queue=False))
         self._finish = statements.finish_attempts(schema, dialect)
         self._history = statements.insert_history(schema)
         self._quarantine = statements.quarantine_damaged(schema, dialect)
@@ -111,7 +112,7 @@ class SqlJobs:
             for queue in queues or (None,):
                 statement = self._claim_any if queue is None else self._claim_queue
                 wanted = parameters | {"from_queue": queue, "limit": limit - len(claimed)}
-                found = _sound(rows.claimed_job, connection.execute(statement, wanted), damaged)
+                found = _sound(rows.claimed_job, statement.rows(connection, wanted), damaged)
                 # RETURNING has no order of its own.
                 claimed += sorted(found, key=lambda job: (-job.priority, job.id))
                 if len(claimed) >= limit:

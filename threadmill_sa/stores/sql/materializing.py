@@ -21,6 +21,7 @@ from threadmill_sa.spi.recurring import (
 )
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect
+from threadmill_sa.stores.sql.prepared import Prepared
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import nudges as nudge_statements
 from threadmill_sa.stores.sql.statements import recurring as statements
@@ -68,8 +69,8 @@ class Materializing:
         self._consume_and_tell = nudge_statements.consume_and_tell(schema)
         self._insert_compacted = nudge_statements.insert_compacted(schema, dialect)
         if dialect.versions_rows:
-            self._read_versioned = statements.read_versioned(schema, dialect)
-            self._commit_nudged = statements.commit_nudged(schema, dialect)
+            self._read_versioned = Prepared(statements.read_versioned(schema, dialect))
+            self._commit_nudged = Prepared(statements.commit_nudged(schema, dialect))
 
     def commit(
         self, names: Sequence[str], plan: Plan, *, wait: bool, now: datetime | None
@@ -77,22 +78,24 @@ class Materializing:
         if not names:
             return []
         if len(names) == 1 and not wait and self._dialect.versions_rows:
-            done = self._at_once(names[0], plan, now)
+            done = self._database.write_singly(
+                lambda connection: self._at_once(connection, names[0], plan, now)
+            )
             if done is not None:
                 return [done]
         return self._database.write(
             lambda connection: self._commit(connection, names, plan, wait, now)
         )
 
-    def _at_once(self, name: str, plan: Plan, now: datetime | None) -> TaskOutcome | None:
+    def _at_once(
+        self, connection: Connection, name: str, plan: Plan, now: datetime | None
+    ) -> TaskOutcome | None:
         """Run a nudged task, or see that it needs nothing; None when the lock is needed."""
         binds: dict[str, Any] = {"name": name, "now": self._database.instant(now)}
-        row = self._database.read_one(
-            lambda connection: connection.execute(self._read_versioned, binds).one_or_none()
-        )
-        if row is None:
+        found = self._read_versioned.rows(connection, binds)
+        if not found:
             return None
-        reading = rows.task_reading(row)
+        reading = rows.task_reading(found[0])
         planned = plan(reading)
         if planned.writes_nothing:
             return _outcome(name, planned)
@@ -102,11 +105,9 @@ class Materializing:
             or len(planned.jobs) != 1
         ):
             return None
-        binds |= {"epoch": reading.task.epoch, "version": row.version}
+        binds |= {"epoch": reading.task.epoch, "version": found[0].version}
         binds |= rows.new_job_values(planned.jobs[0]) | rows.state_values(planned.state)
-        written = self._database.write_one(
-            lambda connection: connection.execute(self._commit_nudged, binds).rowcount
-        )
+        written = self._commit_nudged.execute(connection, binds).rowcount
         return _outcome(name, planned) if written else None
 
     def _commit(

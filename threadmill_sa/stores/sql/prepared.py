@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from sqlalchemy.engine import Connection, CursorResult, Dialect
 from sqlalchemy.sql.base import Executable
@@ -25,22 +25,35 @@ class Prepared:
     docs/decisions/0014-joined-writes-as-text.md.
 
     Args:
-        statement: with plain binds alone; what it returns comes as the driver gives it.
+        statement: with plain binds alone.
     """
 
     def __init__(self, statement: Executable) -> None:
         self.statement = statement
-        self._forms: WeakKeyDictionary[Dialect, _Form] = WeakKeyDictionary()
+        self._forms: dict[Dialect, _Form] = {}  # one for each engine of the store
 
     def execute(self, connection: Connection, binds: Mapping[str, Any]) -> CursorResult[Any]:
-        """Run it on `connection`, whatever options that has.
+        """Run it on `connection`, whatever options that has; results are the driver's.
 
         Raises: KeyError for a bind that is missing; nothing was sent then.
         """
+        return self._send(connection, self._form(connection), binds)
+
+    def rows(self, connection: Connection, binds: Mapping[str, Any]) -> list[Any]:
+        """As `execute`, and return all rows, with values as the types of the columns make them."""
+        form = self._form(connection)
+        return form.rows(self._send(connection, form, binds))
+
+    def _form(self, connection: Connection) -> _Form:
         dialect = connection.dialect
         form = self._forms.get(dialect)
         if form is None:
             form = self._forms[dialect] = _Form(self.statement, dialect)
+        return form
+
+    def _send(
+        self, connection: Connection, form: _Form, binds: Mapping[str, Any]
+    ) -> CursorResult[Any]:
         return connection.exec_driver_sql(
             form.text,
             form.parameters(binds),
@@ -49,7 +62,7 @@ class Prepared:
 
 
 class _Form:
-    """What one dialect makes of a statement: its text, and how its driver takes the binds."""
+    """What one dialect makes of a statement: its text, its binds and its results."""
 
     def __init__(self, statement: Executable, dialect: Dialect) -> None:
         clause: Any = statement
@@ -67,9 +80,35 @@ class _Form:
                 self._processed.append((name, process))
             else:
                 self._plain.append(name)
+        self._dialect = dialect
+        self._columns = tuple(getattr(clause, "exported_columns", ()))
+        shape = namedtuple("_Found", [column.key for column in self._columns])  # type: ignore[misc]  # noqa: PYI024
+        self._make: Callable[[list[Any]], Any] = shape._make
+        self._readers: list[tuple[int, Callable[[Any], Any]]] | None = None
 
     def parameters(self, binds: Mapping[str, Any]) -> Any:
         values = self._given | {name: binds[name] for name in self._plain}
         for name, process in self._processed:
             values[name] = process(binds[name])
         return values if self._positions is None else tuple(values[key] for key in self._positions)
+
+    def rows(self, result: CursorResult[Any]) -> list[Any]:
+        if self._readers is None:
+            self._readers = list(self._readers_of(result.cursor))
+        found = []
+        for values in map(list, result):
+            for place, read in self._readers:
+                values[place] = read(values[place])
+            found.append(self._make(values))
+        return found
+
+    def _readers_of(self, cursor: Any) -> Iterator[tuple[int, Callable[[Any], Any]]]:
+        """What each column's type makes of what the driver gives; asked with the driver's type."""
+        for place, (column, described) in enumerate(
+            zip(self._columns, cursor.description, strict=True)
+        ):
+            read = column.type.dialect_impl(self._dialect).result_processor(
+                self._dialect, described[1]
+            )
+            if read:
+                yield place, read

@@ -31,6 +31,7 @@ from threadmill_sa.spi.recurring import MakeInstance, Plan, TaskOutcome
 from threadmill_sa.stores.sql import rows
 from threadmill_sa.stores.sql.dialects import SqlDialect
 from threadmill_sa.stores.sql.materializing import Materializing
+from threadmill_sa.stores.sql.prepared import Prepared
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import nudges as nudge_statements
 from threadmill_sa.stores.sql.statements import records as record_statements
@@ -68,7 +69,7 @@ class SqlRecurring:
         self._mark_triggered = statements.mark_triggered(schema, dialect)
         self._view = statements.read_views(schema, one=True)
         self._views = statements.read_views(schema, one=False)
-        self._nominate = statements.nominate_names(schema, dialect)
+        self._nominate = Prepared(statements.nominate_names(schema, dialect))
         self._clear = nudge_statements.clear_observed(schema, dialect)
         self._sweep = nudge_statements.sweep_dead(schema)
 
@@ -225,7 +226,7 @@ class SqlRecurring:
     def nominate(self, *, after: str | None, limit: int, now: datetime | None = None) -> list[str]:
         parameters = {"after": after or "", "limit": limit, "now": self._database.instant(now)}
         return self._database.read_one(
-            lambda connection: list(connection.execute(self._nominate, parameters).scalars())
+            lambda connection: list(self._nominate.execute(connection, parameters).scalars())
         )
 
     def materialize(

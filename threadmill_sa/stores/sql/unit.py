@@ -94,6 +94,10 @@ class Database:
         """
         return self._run(self._single or self._writer, statement)
 
+    def write_singly(self, work: Callable[[Connection], T]) -> T:
+        """As `write_one`, for work of several statements that need no common transaction."""
+        return self._run(self._single or self._writer, work)
+
     def read_one(self, statement: Callable[[Connection], T]) -> T:
         """As `read`, for work that executes a single statement."""
         return self._run(self._single or self._reader, statement)
