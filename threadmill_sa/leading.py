@@ -58,7 +58,8 @@ class Leading:
         Args:
             timings: None is `Timings()`, a lease of 15 s.
             on_acquired, on_released: see `Leader`; never on the heartbeat thread.
-        Raises: InvalidNameError; UnsupportedStoreError on a store without leases.
+        Raises: InvalidNameError; DeclarationError for a callback that is a coroutine function;
+            UnsupportedStoreError on a store without leases.
         """
         return self._make_leader(name, timings)(on_acquired=on_acquired, on_released=on_released)
 
@@ -106,7 +107,7 @@ class Leading:
             seconds = check_seconds(timeout, what="timeout", minimum=0.0, maximum=longest)
         make = self._make_leader(name, chosen)
         answer_seconds = 2 * chosen.seconds("call_timeout")
-        return Lock(make(), timeout=seconds, answer_seconds=answer_seconds)
+        return Lock(make(one_term=True), timeout=seconds, answer_seconds=answer_seconds)
 
     def locked(
         self,
@@ -120,7 +121,8 @@ class Leading:
         Args:
             name: may hold parameters of the function, as in "report:{tenant}".
             on_busy: "raise" MutexBusyError, "skip" and return None, or "wait".
-        Raises: DeclarationError, InvalidValueError.
+        Raises: DeclarationError, InvalidValueError; each call InvalidNameError, for the name that
+            its arguments make.
         """
 
         def make(mutex: str, choice: OnBusy) -> Lock:

@@ -89,7 +89,9 @@ def test_an_unknown_job_fails(sqlite_url: str, command: str) -> None:
     result = invoke("jobs", command, str(NOBODY), "--url", sqlite_url, "--json")
 
     assert result.exit_code == 1
-    assert str(NOBODY) in json.loads(result.stdout)["error"]["message"]
+    told = json.loads(result.stdout)["error"]
+    assert str(NOBODY) in told["message"]
+    assert told["job_id"] == str(NOBODY)
 
 
 def test_a_running_job_is_not_deleted(sqlite_url: str) -> None:

@@ -83,6 +83,8 @@ def test_a_redis_url_is_a_target(redis_space: RedisSpace) -> None:
     [
         (("--url", "redis://:secret@[bad/0"), "Redis URL cannot be read"),
         (("--url", "redis://localhost:6379/0?nonsense=1"), "Redis URL cannot be read"),
+        (("--url", "redis://localhost:6379/abc"), "Redis URL cannot be read"),
+        (("--url", "redis://localhost:6379/0/1"), "Redis URL cannot be read"),
         (("--url", "redis://localhost/0", "--schema", "x"), "--schema is for PostgreSQL"),
     ],
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.engine.bench import Bench, arrives, eventually
 from threadmill_sa import Every, Retention, Threadmill
 from threadmill_sa.errors import JobRunningError
-from threadmill_sa.model import failure
+from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import JobId
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.store import JobStore
@@ -67,6 +68,35 @@ def test_a_sweep_that_fails_holds_up_nothing(bench: Bench) -> None:
         eventually(lambda: bench.store.calls("jobs.remove_old") >= 1, "the sweep")
         bench.enqueue()
         assert arrives(ran)
+
+
+def test_a_wake_waits_for_one_batch_of_a_sweep_and_not_for_its_turn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_BATCH", 1)
+    bench.declare(lambda: None)
+    bench.register("pump")
+    for _ in range(20):
+        bench.enqueue()
+    bench.run_until_idle(now=T0 - timedelta(days=1))
+    recurring = bench.store.inner.recurring
+    nominate, removals = recurring.nominate, []
+
+    def nominated(**asked: Any) -> list[str]:
+        removals.append(bench.store.calls("jobs.remove_old"))
+        return nominate(**asked)
+
+    monkeypatch.setattr(recurring, "nominate", nominated)
+    gate = bench.store.hold("jobs.remove_old")
+    with bench.node(noise=lambda: 0.0, retention=SHORT, tick=3600.0, poll=3600.0) as node:
+        assert arrives(gate.reached)
+        removals.clear()
+        node.wake()
+        gate.open()
+        eventually(lambda: removals, "the tick that was asked for")
+        eventually(lambda: not bench.store.inner.jobs.list(), "the rest of the sweep")
+
+    assert removals[0] == 1
 
 
 def test_run_until_idle_removes_nothing(bench: Bench) -> None:

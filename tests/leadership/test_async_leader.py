@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from tests.leadership.conftest import FAST
 from threadmill_sa import AsyncLeader, Grant, LossReason, Threadmill
-from threadmill_sa.errors import InvalidValueError
+from threadmill_sa.engine.leadership.leader import StopReport
+from threadmill_sa.engine.leadership.waiting import wait_for_change
+from threadmill_sa.errors import DeclarationError, InvalidValueError
 from threadmill_sa.testing.stores import FaultingStore
 
 WAIT_SECONDS = 20.0
@@ -131,6 +135,132 @@ def test_a_loop_that_ends_lets_the_lease_run_out(tm: Threadmill, faulty: Faultin
     assert faulty.calls("leases.release") == 0
     with tm.lock("settle", timeout=WAIT_SECONDS, timings=FAST) as after:
         assert after.term == grant.term + 1
+
+
+def test_a_loop_that_ends_lets_the_lease_of_a_thread_run_out(
+    tm: Threadmill, faulty: FaultingStore
+) -> None:
+    """It failed: the heartbeat renewed for a closed loop, as long as the process lived."""
+    told: list[str] = []
+    leaders: list[AsyncLeader] = []
+
+    async def main() -> Grant:
+        leader = tm.aleader(
+            "settle",
+            timings=FAST,
+            on_acquired=lambda _: told.append("acquired"),
+            on_released=lambda *_: told.append("released"),
+        )
+        leaders.append(leader)
+        return await lead(leader)
+
+    grant = asyncio.run(main())
+
+    assert grant.lost.wait(WAIT_SECONDS)
+    assert faulty.calls("leases.release") == 0
+    with tm.lock("settle", timeout=WAIT_SECONDS, timings=FAST) as after:
+        assert after.term == grant.term + 1
+    assert "released" not in told
+    [leader] = leaders
+    assert not leader.running
+
+    async def again() -> None:
+        async with leader:
+            assert await leader.wait_leader(WAIT_SECONDS)
+
+    asyncio.run(again())
+
+
+@both
+def test_a_leader_whose_loop_was_closed_starts_in_another_and_stops_without_a_wait(
+    tm: Threadmill, heartbeat: str
+) -> None:
+    """It failed with a task: a loop that is closed without an end of its tasks cancels none."""
+    leader = tm.aleader("settle", timings=FAST, heartbeat=heartbeat)
+
+    def lead_and_close() -> Grant:
+        loop = asyncio.new_event_loop()
+        grant = loop.run_until_complete(lead(leader))
+        loop.close()
+        return grant
+
+    first = lead_and_close()
+    second = lead_and_close()
+    assert second.term == first.term + 1
+    assert first.lost.is_set()
+
+    async def stop() -> StopReport:
+        return await asyncio.wait_for(leader.stop(), WAIT_SECONDS)
+
+    asyncio.run(stop())
+
+    assert not leader.running
+
+
+def test_a_callback_that_its_loop_leaves_alone_holds_up_nothing(tm: Threadmill) -> None:
+    loop = asyncio.new_event_loop()
+    leader = tm.aleader("settle", timings=FAST, on_acquired=lambda _: None)
+    loop.run_until_complete(leader.start())
+    # The loop turns no more: on_acquired is asked for and never comes.
+    leader._leader.wait_for(lambda: leader.is_leader, WAIT_SECONDS)
+    loop.close()
+
+    leader._leader.wait_for(lambda: not leader.running, WAIT_SECONDS)
+
+    assert not leader.running
+    callbacks = leader._leader._seat.callbacks
+    thread = callbacks._thread
+    assert thread is not None
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive()
+
+
+@both
+def test_a_callback_may_stop_its_leader(tm: Threadmill, heartbeat: str) -> None:
+    """It failed: the stop waited for the callback that waited for it."""
+
+    async def main() -> None:
+        reports: asyncio.Queue[tuple[StopReport, bool]] = asyncio.Queue()
+
+        async def acquired(_: Grant) -> None:
+            report = await leader.stop()
+            reports.put_nowait((report, leader.is_leader))
+
+        leader = tm.aleader("settle", timings=FAST, on_acquired=acquired, heartbeat=heartbeat)
+        await leader.start()
+        report, leads = await asyncio.wait_for(reports.get(), WAIT_SECONDS)
+        await wait_for_change(leader._leader, lambda: not leader.running, WAIT_SECONDS)
+
+        assert report == StopReport(released=False, stragglers=("on_acquired",))
+        assert not leads
+        assert not leader.running
+
+    asyncio.run(main())
+    [view] = tm.leases()
+    assert view.holder is None
+
+
+@both
+def test_a_resignation_is_seen_at_once(tm: Threadmill, heartbeat: str) -> None:
+    async def main() -> None:
+        async with tm.aleader("settle", timings=FAST, heartbeat=heartbeat) as leader:
+            await leader.wait_leader(WAIT_SECONDS)
+            assert await leader.resign(cooldown=60)
+            assert not leader.is_leader
+            assert not await leader.resign()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("option", ["on_acquired", "on_released"])
+def test_a_callback_that_would_never_run_is_refused(tm: Threadmill, option: str) -> None:
+    async def generator(*_: object) -> AsyncIterator[None]:
+        yield
+
+    for callback in (5, generator):
+        options: dict[str, Any] = {option: callback}
+        with pytest.raises(DeclarationError, match=option):
+            tm.aleader("settle", **options)
 
 
 def test_a_heartbeat_of_another_kind_is_refused(tm: Threadmill) -> None:

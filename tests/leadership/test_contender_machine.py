@@ -62,6 +62,11 @@ class ContenderMachine(RuleBasedStateMachine):
         node.event(lambda contender: contender.stop(node.local))
 
     @rule(number=node_numbers)
+    def give_up(self, number: int) -> None:
+        node = self._node(number)
+        node.event(lambda contender: contender.give_up(node.local))
+
+    @rule(number=node_numbers)
     def abandon(self, number: int) -> None:
         node = self._node(number)
         node.event(lambda contender: contender.abandon(node.local))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.leadership.conftest import FAST, STEADY
 from threadmill_sa import Grant, Leader, LeadershipLostError, LossReason, Threadmill, Timings
 from threadmill_sa.errors import (
+    DeclarationError,
     InvalidNameError,
     StoreUnavailableError,
     UnsupportedStoreError,
@@ -310,6 +312,66 @@ def test_resigning_without_leading_is_nothing(tm: Threadmill) -> None:
     assert not waiter.resign()
     waiter.stop()
     holder.stop()
+
+
+def test_a_resignation_and_a_stop_by_a_callback_are_seen_at_once(tm: Threadmill) -> None:
+    """It failed: is_leader stayed true until the heartbeat had taken notice."""
+    leader, grant = lead(tm)
+    seen: Queue[object] = Queue()
+
+    assert leader.resign(cooldown=60)
+    assert (leader.is_leader, bool(grant), grant.reason) == (False, False, LossReason.RESIGNED)
+    assert not leader.resign()
+    leader.stop()
+
+    def stop(grant: Grant) -> None:
+        other.stop()
+        seen.put((other.is_leader, grant.reason))
+
+    other = tm.leader("other", timings=FAST, on_acquired=stop)
+    other.start()
+    assert seen.get(timeout=WAIT_SECONDS) == (False, LossReason.RELEASED)
+    other.wait_for(lambda: not other.running, WAIT_SECONDS)
+
+
+async def _coroutine(*_: object) -> None: ...
+
+
+def _generator(*_: object) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("callback", [_coroutine, partial(_coroutine), _generator, 5, "settle"])
+@pytest.mark.parametrize("option", ["on_acquired", "on_released"])
+def test_a_callback_that_would_never_run_is_refused(
+    tm: Threadmill, option: str, callback: Any
+) -> None:
+    with pytest.raises(DeclarationError, match=option):
+        tm.leader("settle", **{option: callback})
+
+
+def test_an_on_acquired_that_returns_a_coroutine_has_failed(tm: Threadmill) -> None:
+    diary = Diary()
+    leader = tm.leader(
+        "settle", timings=FAST, on_acquired=lambda _: _coroutine(), on_released=diary.released
+    )
+    leader.start()
+
+    assert diary.next() == ("released", 1, LossReason.CALLBACK_FAILED)
+    leader.stop()
+
+
+def test_a_grant_says_how_long_is_left_when_more_is_needed(tm: Threadmill) -> None:
+    leader, grant = lead(tm)
+
+    with pytest.raises(LeadershipLostError, match=r"for 1\.\d s, not for 10 s") as caught:
+        grant.ensure(10)
+
+    assert caught.value.reason is None
+    assert grant
+    leader.stop()
+    with pytest.raises(LeadershipLostError, match=r"over \(released\)"):
+        grant.ensure()
 
 
 def test_who_does_not_hold_the_lease_writes_nothing_and_asks_rarely(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,3 +193,9 @@ def test_the_default_timings_have_room_for_a_failed_renewal() -> None:
 def test_timings_that_cannot_keep_a_lease_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(InvalidValueError):
         Timings(**fields)
+
+
+@pytest.mark.parametrize("jitter", [-0.1, 1.1, True, timedelta(seconds=1), float("nan"), "0.2"])
+def test_a_jitter_that_is_no_part_of_the_ttl_is_refused(jitter: Any) -> None:
+    with pytest.raises(InvalidValueError, match="a part of ttl between 0 and 1, found"):
+        Timings(jitter=jitter)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -215,6 +217,22 @@ def test_a_scheduler_starts_again_after_a_stop(tm: Threadmill) -> None:
     assert {tick.grant.term for tick in work.ticks} == {1, 2}
 
 
+def test_work_that_returns_a_coroutine_has_failed(tm: Threadmill) -> None:
+    ran = threading.Event()
+
+    async def body() -> None: ...
+
+    def work(_: Tick) -> object:
+        ran.set()
+        return body()
+
+    with schedule(tm, work) as scheduler:  # type: ignore[arg-type]
+        assert ran.wait(WAIT_SECONDS)
+
+    counts = scheduler.counts()["work"]
+    assert counts.failures == counts.runs > 0
+
+
 def test_several_works_share_one_leader(tm: Threadmill) -> None:
     scheduler = tm.scheduler("settle", timings=FAST)
     works = {name: Work() for name in "abc"}
@@ -228,16 +246,43 @@ def test_several_works_share_one_leader(tm: Threadmill) -> None:
     assert {tick.grant.term for work in works.values() for tick in work.ticks} == {1}
 
 
-def test_a_work_that_asks_to_exit_ends_the_leader(tm: Threadmill) -> None:
-    def work(_: Tick) -> None:
-        raise SystemExit
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_work_that_asks_to_exit_fails_alone_and_the_schedule_goes_on(
+    tm: Threadmill, kind: type[BaseException]
+) -> None:
+    ran = threading.Semaphore(0)
 
+    def exits(_: Tick) -> None:
+        ran.release()
+        raise kind
+
+    other = Work()
+    scheduler = schedule(tm, exits)
+    scheduler.every(SOON, name="other")(other)
+    for _ in range(2):
+        with scheduler:
+            for _ in range(2):
+                assert ran.acquire(timeout=WAIT_SECONDS)
+            other.wait(2)
+            assert scheduler.running
+
+    assert scheduler.counts()["work"].failures == scheduler.counts()["work"].runs >= 4
+    assert {tick.grant.term for tick in other.ticks} == {1, 2}
+
+
+def test_a_stop_takes_no_longer_than_its_drain(tm: Threadmill, faulty: FaultingStore) -> None:
+    work = Work(hold=True)
     scheduler = schedule(tm, work).start()
-    scheduler.leader.wait_for(lambda: not scheduler.running, WAIT_SECONDS)
+    work.wait()
+    gate = faulty.hold("leases.release")  # the lease takes whatever time is left
+    threading.Timer(0.5, work.go_on.set).start()
+    began = time.monotonic()
 
-    assert not scheduler.running
-    [view] = tm.leases()
-    assert view.holder is None
+    report = scheduler.stop(drain=1.0)
+
+    assert time.monotonic() - began < 1.4
+    assert not report.released
+    gate.open()
 
 
 def test_work_that_cannot_be_scheduled_is_refused(tm: Threadmill) -> None:
@@ -245,8 +290,18 @@ def test_work_that_cannot_be_scheduled_is_refused(tm: Threadmill) -> None:
 
     async def coroutine() -> None: ...
 
-    with pytest.raises(DeclarationError, match="coroutine"):
-        scheduler.every(1)(coroutine)
+    def generator() -> Iterator[int]:
+        yield 1
+
+    class Later:
+        async def __call__(self) -> None: ...
+
+    for later in (coroutine, partial(coroutine), Later()):
+        with pytest.raises(DeclarationError, match="coroutine"):
+            scheduler.every(1, name="later")(later)
+    for none in (generator, 5):
+        with pytest.raises(DeclarationError, match=r"generator|expected a function"):
+            scheduler.every(1, name="none")(none)  # type: ignore[type-var]
     with pytest.raises(DeclarationError, match="2 parameters"):
         scheduler.every(1)(lambda _a, _b: None)
     with pytest.raises(InvalidValueError):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from textwrap import dedent
 
+import psycopg
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
@@ -64,4 +68,29 @@ def test_a_nudge_after_close_still_wakes(pg_engine: Engine):
     shop.tm.close()
     shop.nudge(PUMP)
     assert {"threadmill-waker"} <= {each.name for each in _ours()}
+    shop.tm.close()
+
+
+def test_a_script_that_ends_right_after_its_commit_has_sent_its_wake(pg_engine: Engine):
+    shop = Shop(Threadmill(pg_engine))
+    url = pg_engine.url.render_as_string(hide_password=False)
+    script = dedent(
+        f"""
+        from sqlalchemy import create_engine
+        from sqlalchemy.orm import Session
+        from threadmill_sa import Threadmill
+
+        engine = create_engine({url!r})
+        tm = Threadmill(engine)
+        with Session(engine) as session, session.begin():
+            tm.nudge({PUMP!r}, session)
+        """
+    )
+    with psycopg.connect(
+        url.replace("postgresql+psycopg", "postgresql"), autocommit=True
+    ) as listener:
+        listener.execute(f"LISTEN {shop.tm.store.wakes.channel}")  # type: ignore[union-attr]
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+            assert list(listener.notifies(timeout=10.0, stop_after=1)), "the wake was lost"
     shop.tm.close()

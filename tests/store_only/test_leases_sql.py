@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from threadmill_sa.errors import StoreUnavailableError
 from threadmill_sa.model.lease import (
+    AcquireAnswer,
     AcquireVerdict,
     FenceVerdict,
     Lease,
@@ -24,6 +26,7 @@ from threadmill_sa.stores.sql.store import SqlStore
 
 TTL, CALL = 30.0, 5.0
 SHORT_CALL = 0.3
+PATIENT_CALL = 40.0  # a quarter of it may be spent on a lock
 WAIT_SECONDS = 20.0
 
 
@@ -53,6 +56,15 @@ def renew(store: SqlStore, lease: Lease, *, call: float = CALL) -> RenewVerdict:
 
 def release(store: SqlStore, lease: Lease) -> ReleaseVerdict:
     return store.leases.release(lease, timeout_seconds=CALL)
+
+
+def held_up(store: SqlStore, name: str = "settle") -> AcquireAnswer:
+    """Ask for a mutex that is free, but for a lock of somebody; told well within the time."""
+    began = time.monotonic()
+    answer = store.leases.acquire(name, "next", ttl_seconds=TTL, timeout_seconds=SHORT_CALL)
+    assert time.monotonic() - began < SHORT_CALL
+    assert (answer.verdict, answer.remaining_seconds) == (AcquireVerdict.HELD, 0.0)
+    return answer
 
 
 def remaining(store: SqlStore, name: str = "settle") -> float:
@@ -133,9 +145,11 @@ def test_a_wait_for_the_row_does_not_shorten_the_lease(
         release(pg_store, lease)
     call = {
         "acquire": lambda: pg_store.leases.acquire(
-            "settle", "next", ttl_seconds=1.0, timeout_seconds=CALL
+            "settle", "next", ttl_seconds=1.0, timeout_seconds=PATIENT_CALL
         ),
-        "renew": lambda: pg_store.leases.renew(lease, ttl_seconds=1.0, timeout_seconds=CALL),
+        "renew": lambda: pg_store.leases.renew(
+            lease, ttl_seconds=1.0, timeout_seconds=PATIENT_CALL
+        ),
     }[act]
     with pg_engine.begin() as holding:
         holding.execute(text("SELECT 1 FROM threadmill_leases FOR UPDATE"))
@@ -306,10 +320,8 @@ def test_a_takeover_waits_for_the_fenced_transaction(
         if sql_engine.dialect.name == "postgresql":
             end(sql_engine)  # run out, while its holder is in the middle of a transaction
 
-            with pytest.raises(StoreUnavailableError):
-                sql_store.leases.acquire(
-                    "settle", "next", ttl_seconds=TTL, timeout_seconds=SHORT_CALL
-                )
+            answer = held_up(sql_store)
+            assert answer.lease == old
         else:
             with pytest.raises(OperationalError, match="locked"):
                 end(create_engine(sql_engine.url, connect_args={"timeout": 0}))
@@ -327,10 +339,43 @@ def test_a_released_lease_is_not_taken_before_the_fenced_transaction_ends(
         fence(pg_store, connection, old)
         assert release(pg_store, old) is ReleaseVerdict.RELEASED
 
-        with pytest.raises(StoreUnavailableError):
-            pg_store.leases.acquire("settle", "next", ttl_seconds=TTL, timeout_seconds=SHORT_CALL)
+        assert held_up(pg_store).lease == Lease("settle", "", old.term)
 
     assert win(pg_store, holder="next").term == old.term + 1
+
+
+def test_a_first_term_that_somebody_is_about_to_begin_is_busy(
+    pg_engine: Engine, pg_store: SqlStore
+) -> None:
+    with pg_engine.connect() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO threadmill_leases (name, holder, term, acquired_at, expires_at)"
+                " VALUES ('settle', 'other', 1, clock_timestamp(), clock_timestamp())"
+            )
+        )
+        assert held_up(pg_store).lease == Lease("settle", "", 1)
+        connection.rollback()
+
+    assert win(pg_store).term == 1
+
+
+def test_a_free_mutex_that_another_writer_holds_up_is_busy_on_sqlite(
+    sqlite_engine: Engine,
+) -> None:
+    store = SqlStore(sqlite_engine)
+    old = win(store)
+    release(store, old)
+    with sqlite_engine.connect() as writer:
+        writer.execute(text("UPDATE threadmill_leases SET holder = holder"))
+
+        answer = store.leases.acquire("settle", "next", ttl_seconds=TTL, timeout_seconds=CALL)
+
+        assert answer.verdict is AcquireVerdict.HELD
+        assert answer.lease == Lease("settle", "", old.term)
+        writer.rollback()
+    assert win(store).term == old.term + 1
+    store.close()
 
 
 def test_renewals_pass_by_an_open_fence(pg_engine: Engine, pg_store: SqlStore) -> None:
@@ -394,6 +439,82 @@ def test_a_repeatable_read_that_fences_first_meets_no_error_from_renewals(
         connection.execute(text("SELECT 1"))
     store.close()
     engine.dispose()
+
+
+SNAPSHOTS = pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+
+
+@SNAPSHOTS
+def test_a_renewal_that_a_snapshot_does_not_show_ends_no_term(
+    pg_engine: Engine, pg_store: SqlStore, level: str
+) -> None:
+    """It failed: the expiry of the snapshot was compared with the clock of the present."""
+    lease = win(pg_store, ttl=0.5)
+    with pg_engine.connect().execution_options(isolation_level=level) as connection:
+        connection.execute(text("SELECT count(*) FROM threadmill_leases"))
+        renew(pg_store, lease)
+        seconds_pass_on_the_server(connection, 0.6)
+
+        assert fence(pg_store, connection, lease) is FenceVerdict.HOLDS
+
+        # The lock is on the row as it is by now: it holds the next term off until the end.
+        end(pg_engine)
+        assert held_up(pg_store).lease == lease
+        connection.commit()
+    assert win(pg_store, holder="next").term == lease.term + 1
+
+
+@SNAPSHOTS
+def test_a_release_that_a_snapshot_does_not_show_lets_nobody_in_before_its_end(
+    pg_engine: Engine, pg_store: SqlStore, level: str
+) -> None:
+    lease = win(pg_store)
+    with pg_engine.connect().execution_options(isolation_level=level) as connection:
+        connection.execute(text("SELECT count(*) FROM threadmill_leases"))
+        release(pg_store, lease)
+
+        if fence(pg_store, connection, lease) is FenceVerdict.HOLDS:
+            held_up(pg_store)
+        connection.commit()
+    assert win(pg_store, holder="next").term == lease.term + 1
+
+
+@SNAPSHOTS
+def test_an_old_snapshot_never_commits_after_a_new_term(
+    pg_engine: Engine, pg_store: SqlStore, level: str
+) -> None:
+    old = win(pg_store, holder="old")
+    with pg_engine.connect().execution_options(isolation_level=level) as connection:
+        connection.execute(text("SELECT count(*) FROM threadmill_leases"))
+        renew(pg_store, old)  # so that the row has changed twice
+        end(pg_engine)
+        win(pg_store, holder="new")
+
+        with pytest.raises(OperationalError, match="could not serialize"):
+            fence(pg_store, connection, old)
+        connection.rollback()
+        assert fence(pg_store, connection, old) is FenceVerdict.LOST  # by a snapshot of now
+
+
+@SNAPSHOTS
+def test_a_fence_at_an_old_snapshot_behind_an_open_takeover_is_refused(
+    pg_engine: Engine, pg_store: SqlStore, level: str
+) -> None:
+    old = win(pg_store)
+    end(pg_engine)
+    with pg_engine.connect().execution_options(isolation_level=level) as late:
+        late.execute(text("SELECT count(*) FROM threadmill_leases"))
+        with pg_engine.begin() as takeover:
+            takeover.execute(
+                text(
+                    "UPDATE threadmill_leases SET holder = 'next', term = term + 1,"
+                    " expires_at = clock_timestamp() + interval '30 s'"
+                )
+            )
+            verdict = in_thread(lambda: fence(pg_store, late, old))
+            until_a_lock_is_waited_for(pg_engine)
+
+        assert isinstance(verdict(), OperationalError)
 
 
 # A statement of the second holder stops here once it has seen that nobody has the name: between

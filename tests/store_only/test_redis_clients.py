@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis import BlockingConnectionPool, ConnectionPool, Redis, RedisCluster
 from redis.asyncio import Redis as AsyncRedis
+from redis.cache import CacheConfig
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -96,7 +97,8 @@ def test_a_client_that_cannot_serve_is_refused_with_the_cure() -> None:
     single: Any = Redis()
     single.connection = single.connection_pool.make_connection()  # as single_connection_client
     refused: list[tuple[Any, str]] = [
-        (AsyncRedis(), "a-prefixed"),
+        (AsyncRedis(), "aenqueue_many"),
+        (Redis(protocol=3, cache_config=CacheConfig()), "client-side cache"),
         (Redis().pipeline(), "pipeline"),
         (RedisCluster.__new__(RedisCluster), "one hash slot"),
         ("redis://localhost", "redis.Redis"),
@@ -312,6 +314,18 @@ def test_a_pool_that_stays_exhausted_is_an_outage_that_names_it(redis_space: Red
             insert(store)
         pool.release(held)
         insert(store)
+
+
+def test_a_batch_that_the_server_does_not_take_is_told_with_its_size() -> None:
+    with valkey_process() as server, connect(server.url) as client:
+        client.config_set("client-query-buffer-limit", "1mb")
+        tm = Threadmill.redis(client)
+        tm.job("work")(lambda text: text)
+        with pytest.raises(StoreUnavailableError, match=r"had 3 MB.*smaller batches"):
+            tm.enqueue_many([("work", "x" * 100_000)] * 30)
+        tm.enqueue_many([("work", "x")] * 3)
+        assert len(tm.list_jobs()) == 3
+        tm.close()
 
 
 def test_a_mode_that_cannot_be_served_is_refused_at_construction() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib.resources import files
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,7 +18,7 @@ from tests.fixtures.valkey import RedisSpace, connect
 from tests.store_only.redis_books import check_books
 from threadmill_sa import JobContext, Threadmill
 from threadmill_sa.errors import StoreInvariantError
-from threadmill_sa.model import failure
+from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import AttemptOutcome, ClaimedJob, JobId, NodeId, OutcomeKind
 from threadmill_sa.model.state import JobState
 from threadmill_sa.stores.redis.keys import KeySpace
@@ -26,6 +28,7 @@ from threadmill_sa.testing.suite.tools import (
     claim,
     ids_of,
     insert,
+    new_job,
     new_node,
     new_task,
     one_instance,
@@ -64,6 +67,12 @@ class Hand:
     def members(self, key: str) -> list[bytes]:
         found: list[bytes] = self._client.zrange(self.name(key), 0, -1)
         return found
+
+    def left(self) -> dict[str, int]:
+        """How much there is of each key that a job leaves its traces in."""
+        sizes = dict.fromkeys(("rows", "payloads", "trail", "counters"), self._client.hlen)
+        sizes["index"] = self._client.zcard
+        return {key: size(self.name(key)) for key, size in sizes.items()}
 
     def remove(self, key: str) -> None:
         self._client.delete(self.name(key))
@@ -123,6 +132,7 @@ def test_the_deleted_row_of_an_instance_lets_go_of_its_task(
     hand.delete_row(done.jobs[0].id)
 
     assert claim(redis_store, new_node()) == []
+    check_books(redis_space)
 
     held: list[bool] = []
     redis_store.recurring.materialize(
@@ -195,9 +205,9 @@ def test_a_job_whose_row_was_deleted_is_left_out_of_a_listing_and_unknown(
 
 JUNK: dict[str, list[object]] = {
     "state": ["WAITING", 7, None],
-    "attempt": ["one", None, -1, 1.5],
-    "attempt_token": [False],
-    "entries": ["many"],
+    "attempt": ["one", None, -1, 1.5, 2**31],
+    "attempt_token": [False, 2**40],
+    "entries": ["many", 2**40],
     "created_at": ["yesterday", 7, "9" * 30],
     "rest": ["{", "{}", '{"priority": "high"}'],
     "queue": [7],
@@ -237,6 +247,80 @@ def test_a_ready_job_with_a_damaged_field_is_set_aside_alone_and_is_told(
     assert counts[JobState.PROCESSING] == 1
     assert redis_store.jobs.queue_depths() == {}
     assert counts[JobState.QUARANTINED] == (field not in PLACELESS)
+
+
+def test_the_scripts_have_the_bounds_of_the_model() -> None:
+    source = (files("threadmill_sa.stores.redis") / "lua" / "lib" / "rows.lua").read_text()
+    numbers = re.findall(r"\[(\w+)\] = (\d+)", source)
+
+    assert {name: int(number) for name, number in numbers} == {
+        "ATTEMPT": limits.COUNT_MAX,
+        "TOKEN": limits.COUNT_MAX,
+        "ENTRIES": limits.HISTORY_MAX,
+    }
+
+
+def test_a_history_without_end_holds_up_nobody(
+    redis_store: RedisStore, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reading and removing go through the entries that the row speaks of."""
+    first, second = insert(redis_store, 2)
+    run_all(redis_store)
+    hand.edit(first.id, "entries", 2**40)
+
+    with pytest.raises(StoreInvariantError, match="entries"):
+        redis_store.jobs.get(first.id)
+    assert redis_store.jobs.remove_old(JobState.SUCCEEDED, **OLD) == 2
+
+    assert redis_store.jobs.get(second.id) is None
+    assert redis_store.jobs.counts()[JobState.QUARANTINED] == 1
+    assert ["entries" in line for line in caplog.messages] == [True]
+
+
+OLD: Any = {"older_than_seconds": 0.0, "limit": 10, "now": T0 + HOUR}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("attempt", "one"), ("entries", None), ("state", 7), ("place", 1)]
+)
+def test_a_damaged_finished_job_is_set_aside_and_leaves_nothing_behind(
+    redis_store: RedisStore,
+    hand: Hand,
+    caplog: pytest.LogCaptureFixture,
+    field: str,
+    value: object,
+) -> None:
+    damaged, _ = insert(redis_store, 2, payload="1")
+    run_all(redis_store)
+    hand.edit(damaged.id, field, value)
+    for _ in range(2):
+        assert len(redis_store.jobs.list()) == 1
+    assert ["left out" in line for line in caplog.messages] == [True]
+
+    assert redis_store.jobs.remove_old(JobState.SUCCEEDED, **OLD) == 2
+    assert redis_store.jobs.remove_old(JobState.SUCCEEDED, **OLD) == 0
+
+    counts = redis_store.jobs.counts()
+    assert counts[JobState.SUCCEEDED] == 0
+    assert counts[JobState.QUARANTINED] == (field != "place")
+    assert len(caplog.messages) == 2
+    assert str(damaged.id) in caplog.messages[1]
+    if field != "place":
+        old: Any = OLD | {"now": T0 + 2 * HOUR}
+        assert redis_store.jobs.remove_old(JobState.QUARANTINED, **old) == 1
+        assert hand.left() == {"rows": 0, "payloads": 0, "trail": 0, "index": 0, "counters": 0}
+
+
+def test_the_deleted_row_of_a_finished_job_takes_its_payload_along(
+    redis_store: RedisStore, hand: Hand
+) -> None:
+    [job] = insert(redis_store, payload="1")
+    run_all(redis_store)
+    hand.delete_row(job.id)
+
+    redis_store.jobs.remove_old(JobState.SUCCEEDED, **OLD)
+
+    assert hand.left() == {"rows": 0, "payloads": 0, "trail": 0, "index": 0, "counters": 0}
 
 
 @pytest.mark.parametrize("field", ["state", "attempt", "attempt_token", "entries", "created_at"])
@@ -378,6 +462,7 @@ MOVES: list[tuple[str, object, JobState]] = [
     ("state", "SUCCEEDED", JobState.SUCCEEDED),
     ("queue", "other", JobState.ENQUEUED),
     ("handler", "other", JobState.ENQUEUED),
+    ("state", "SCHEDULED", JobState.SCHEDULED),
     ("place", "00000000", JobState.ENQUEUED),
 ]
 
@@ -449,6 +534,98 @@ def test_a_counter_that_is_none_stops_nobody_and_holds_no_task(
     )
     assert held == [False]
     assert redis_store.jobs.counts()[JobState.SUCCEEDED] == 1
+
+
+@pytest.mark.parametrize("value", ["many", "-7", ""])
+def test_counts_are_told_without_a_counter_that_is_none(
+    redis_store: RedisStore, hand: Hand, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    insert(redis_store, 2)
+    insert(redis_store, queue="other")
+    for field in ("s:ENQUEUED", "q:default", "q:empty"):
+        hand.count(field, value)
+
+    for _ in range(2):
+        assert redis_store.jobs.counts()[JobState.ENQUEUED] == 3
+        assert redis_store.jobs.queue_depths() == {"other": 1}
+
+    assert len(caplog.messages) == 3
+    assert all(repr(value.encode()) in line for line in caplog.messages)
+    assert [field for field in ("s:ENQUEUED", "q:default") if repr(field) in caplog.text] == [
+        "s:ENQUEUED",
+        "q:default",
+    ]
+
+
+@pytest.mark.parametrize("value", ["many", "-7"])
+def test_the_count_of_a_state_begins_anew_from_the_index(
+    redis_store: RedisStore, redis_client: Any, hand: Hand, value: str
+) -> None:
+    insert(redis_store, 2)
+    hand.count("s:ENQUEUED", value)
+
+    insert(redis_store, queue="other")
+
+    assert redis_client.hget(hand.name("counters"), "s:ENQUEUED") == b"3"
+    hand.count("s:ENQUEUED", value)
+    run_all(redis_store)
+    assert not redis_client.hexists(hand.name("counters"), "s:ENQUEUED")
+    assert redis_store.jobs.counts()[JobState.SUCCEEDED] == 3
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "-7"])
+def test_a_guard_whose_counter_is_none_holds_until_it_is_counted(
+    redis_store: RedisStore, hand: Hand, value: str
+) -> None:
+    """An instance is born and nothing else is done: it must not be left without its guard."""
+    redis_store.recurring.register(new_task(), now=T0)
+    hand.count("t:pump", value)
+    make = redis_store.recurring.trigger
+    assert make("pump", lambda task: new_job(cron_task_name=task.name), now=T0)
+
+    held: list[bool] = []
+    redis_store.recurring.materialize(
+        ["pump"],
+        lambda reading: held.append(reading.unfinished) or one_instance(reading),  # type: ignore[func-returns-value]
+        now=T0,
+    )
+    assert held == [True]
+
+
+def test_a_payload_that_was_deleted_is_not_taken_for_none(
+    tm: Threadmill, redis_space: RedisSpace, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[str] = []
+
+    @tm.job("greet")
+    def greet(name: str = "nobody") -> None:
+        ran.append(name)
+
+    lost = tm.enqueue(greet, "Ada")
+    without = tm.enqueue(greet)
+    hand.remove("payloads")
+    kept = tm.enqueue(greet, "Bob")
+
+    assert tm.run_until_idle() == 2
+
+    assert ran == ["nobody", "Bob"]
+    found = tm.get_job(lost)
+    assert found is not None
+    assert found.state is JobState.QUARANTINED
+    assert "payload" in (found.history[-1].message or "")
+    assert {job.id for job in tm.list_jobs(state="SUCCEEDED")} == {without, kept}
+    assert [str(lost) in line for line in caplog.messages if "append-only" not in line] == [True]
+    check_books(redis_space)
+
+
+def test_a_job_of_an_older_release_does_not_say_whether_it_has_a_payload(
+    redis_store: RedisStore, redis_client: Any, hand: Hand
+) -> None:
+    [job] = insert(redis_store, payload="1")
+    row = msgspec.msgpack.decode(redis_client.hget(hand.name("rows"), job.id.hex))
+    hand.write(job.id, msgspec.msgpack.encode(row[: len(FIELDS)]))
+
+    assert [each.payload for each in claim(redis_store, new_node())] == ["1"]
 
 
 def test_a_history_with_a_hole_is_shown_without_it(

@@ -18,10 +18,11 @@ from threadmill_sa.errors import StoreInvariantError, UnknownTaskError
 from threadmill_sa.model.job import NodeId
 from threadmill_sa.model.node import NodeInfo
 from threadmill_sa.spi.recurring import TickResult
+from threadmill_sa.stores.redis import materializing
 from threadmill_sa.stores.redis.keys import KeySpace
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing import ManualClock
-from threadmill_sa.testing.suite.tools import new_node
+from threadmill_sa.testing.suite.tools import new_node, new_task
 
 T0 = datetime(2027, 1, 4, 9, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -65,6 +66,23 @@ class Host:
 
     def add(self, key: str, member: bytes) -> None:
         self._client.zadd(self.name(key), {member: 0})
+
+    def count(self, value: str) -> None:
+        self._client.hset(self.name("counters"), "t:bad", value)
+
+    def counted(self) -> bytes | None:
+        stored: bytes | None = self._client.hget(self.name("counters"), "t:bad")
+        return stored
+
+    def nudge_half(self, half: str) -> None:
+        """Leave half of a pending nudge: its revision, or its request."""
+        if half == "revision":
+            self._client.zrem(self.name("nudged"), "bad")
+        else:
+            self._client.hdel(self.name("tasks"), "r:bad")
+
+    def wipe(self, key: str) -> None:
+        self._client.delete(self.name(key))
 
     def members(self, key: str) -> list[bytes]:
         found: list[bytes] = self._client.zrange(self.name(key), 0, -1)
@@ -215,6 +233,242 @@ def test_a_nudge_of_a_damaged_task_is_served_when_it_is_mended(host: Host) -> No
     host.tm.run_until_idle()
 
     assert host.ran == ["bad"]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "append-only" not in line]
+
+
+NO_COUNTS = ["junk", "", "0", "-3", "5", "1", "01", "1.5", "9" * 30]
+
+
+@pytest.mark.parametrize("value", NO_COUNTS)
+def test_a_counter_that_no_instance_bears_out_stops_no_task(
+    host: Host, redis_space: RedisSpace, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    host.count(value)
+    host.clock.advance(HOUR)
+
+    assert host.tm.run_until_idle() == 2
+    host.clock.advance(HOUR)
+    assert host.tm.run_until_idle() == 2
+
+    assert sorted(filter(None, host.ran)) == ["bad", "bad", "good", "good"]
+    [line] = told(caplog)
+    assert "'bad'" in line
+    assert repr(value) in line
+    check_books(redis_space)
+
+
+@pytest.mark.parametrize("value", NO_COUNTS[:4])
+def test_a_counter_begins_anew_from_what_is_unfinished(
+    host: Host, redis_space: RedisSpace, value: str
+) -> None:
+    """A run, asked for by hand or made by a tick, waits: it holds its task, and only so long."""
+    host.count(value)
+    host.tm.trigger("bad")
+    host.clock.advance(HOUR)
+
+    assert host.tick()["bad"] == TickResult.HELD
+    assert host.counted() == b"1"
+    check_books(redis_space)
+    host.tm.run_until_idle()
+
+    assert host.ran.count("bad") == 2
+    check_books(redis_space)
+
+
+@pytest.mark.parametrize("value", ["junk", "-3", "1.5"])
+def test_a_counter_is_none_of_a_running_instance(host: Host, value: str) -> None:
+    """While the instance waits, its task is held, and the counter can be counted on again."""
+    host.tm.trigger("bad")
+    host.count(value)
+    host.tm.nudge("bad")
+
+    assert host.tick()["bad"] == TickResult.HELD
+
+    assert host.counted() == b"1"
+
+
+def test_a_counter_is_counted_anew_though_old_instances_are_many(
+    host: Host, redis_space: RedisSpace
+) -> None:
+    for _ in range(12):
+        host.tm.nudge("bad")
+        host.tm.run_until_idle()
+    host.count("5")
+    host.tm.nudge("bad")
+
+    assert host.tm.run_until_idle() == 1
+    check_books(redis_space)
+
+
+def test_an_old_instance_that_is_unfinished_holds_its_task(
+    host: Host, redis_space: RedisSpace
+) -> None:
+    """Younger ones have ended, so the newest instances do not bear the counter out."""
+    jobs = [host.tm.trigger("bad") for _ in range(13)]
+    for job in jobs[1:]:
+        host.tm.delete_job(job)
+    host.count("9")
+    host.clock.advance(HOUR)
+
+    assert host.tick()["bad"] == TickResult.HELD
+    assert host.counted() == b"1"
+    host.tm.run_until_idle()
+    assert host.ran.count("bad") == 2
+    check_books(redis_space)
+
+
+def test_a_counter_that_may_be_right_is_not_checked_at_any_price(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(materializing, "RECOUNT_MAX", 2)
+    jobs = [host.tm.trigger("good") for _ in range(3)]
+    host.count("5")
+    host.clock.advance(HOUR)
+
+    assert host.tick()["bad"] == TickResult.HELD
+    host.tm.delete_job(jobs[0])
+    assert host.tick()["bad"] == TickResult.MATERIALIZED
+
+
+@pytest.mark.parametrize("half", ["revision", "request"])
+def test_half_of_a_nudge_is_served_with_the_next_fire_and_told_once(
+    host: Host, redis_space: RedisSpace, caplog: pytest.LogCaptureFixture, half: str
+) -> None:
+    host.tm.nudge("bad")
+    host.nudge_half(half)
+    host.clock.advance(HOUR)
+
+    host.tm.run_until_idle()
+    host.clock.advance(HOUR)
+    host.tm.run_until_idle()
+
+    assert host.ran.count("bad") == host.ran.count("good") == 2
+    assert ["half of a pending nudge" in line for line in told(caplog)] == [True]
+    check_books(redis_space)
+
+
+@pytest.mark.parametrize("half", ["revision", "request"])
+def test_half_of_a_nudge_is_made_whole_by_the_next_one(
+    host: Host, redis_space: RedisSpace, half: str
+) -> None:
+    host.tm.nudge("bad")
+    host.nudge_half(half)
+    host.tm.nudge("bad")
+    check_books(redis_space)
+
+    host.tm.run_until_idle()
+
+    assert host.ran == ["bad"]
+    check_books(redis_space)
+
+
+def test_a_nudge_by_the_servers_clock_makes_a_lost_request_anew(
+    redis_store: RedisStore, redis_client: Any, redis_space: RedisSpace
+) -> None:
+    redis_store.recurring.register(new_task())
+    redis_store.recurring.request_cron_nudge("pump")
+    redis_client.delete(KeySpace(redis_space.prefix).name("nudged"))
+
+    redis_store.recurring.request_cron_nudge("pump")
+
+    assert redis_store.recurring.nominate(after=None, limit=1) == ["pump"]
+    check_books(redis_space)
+
+
+def test_a_nudge_whose_request_was_taken_is_found_by_a_registration(
+    host: Host, redis_space: RedisSpace, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.tm.nudge("bad")
+    host.nudge_half("revision")
+
+    assert host.tm.register() == {"bad": "updated", "good": "unchanged"}
+    assert host.tm.register() == {"bad": "unchanged", "good": "unchanged"}
+    host.tm.run_until_idle()
+
+    assert host.ran == ["bad"]
+    assert ["'bad'" in line for line in told(caplog)] == [True]
+    check_books(redis_space)
+
+
+def test_a_request_without_a_nudge_is_served(host: Host, redis_space: RedisSpace) -> None:
+    host.add("nudged", b"bad")
+
+    host.tm.run_until_idle()
+
+    assert host.ran == ["bad"]
+    check_books(redis_space)
+
+
+@pytest.mark.parametrize("score", [1.5, float("inf"), -1e300])
+def test_a_request_at_no_instant_is_served(
+    host: Host, redis_space: RedisSpace, redis_client: Any, score: float
+) -> None:
+    host.tm.nudge("bad")
+    redis_client.zadd(host.name("nudged"), {"bad": score})
+
+    assert host.tm.get_recurring("bad").nudge_requested_at is None
+    host.tm.run_until_idle()
+
+    assert host.ran == ["bad"]
+    check_books(redis_space)
+
+
+def test_a_nudge_whose_revision_is_none_is_served(host: Host, redis_space: RedisSpace) -> None:
+    host.tm.nudge("bad")
+    host.write("r", b"junk")
+
+    assert host.tm.get_recurring("bad").nudge_revisions == frozenset()
+    host.tm.run_until_idle()
+
+    assert host.ran == ["bad"]
+    check_books(redis_space)
+
+
+def test_tasks_that_were_wiped_with_a_pending_nudge_fire_again_after_a_registration(
+    host: Host, redis_space: RedisSpace
+) -> None:
+    host.tm.nudge("bad")
+    host.wipe("tasks")
+
+    assert host.tm.register() == {"bad": "created", "good": "created"}
+    host.tm.run_until_idle()
+    host.clock.advance(HOUR)
+    host.tm.run_until_idle()
+
+    assert host.ran == ["bad", "bad", "good"]
+    check_books(redis_space)
+
+
+@pytest.mark.parametrize("at", [None, "+inf", "1"])
+def test_a_task_that_no_tick_looks_for_is_put_back_by_a_registration(
+    host: Host,
+    redis_space: RedisSpace,
+    redis_client: Any,
+    caplog: pytest.LogCaptureFixture,
+    at: str | None,
+) -> None:
+    if at is None:
+        redis_client.zrem(host.name("due"), "bad")
+    else:
+        redis_client.zadd(host.name("due"), {"bad": at})
+
+    assert host.tm.register() == {"bad": "updated", "good": "unchanged"}
+    assert host.tm.register() == {"bad": "unchanged", "good": "unchanged"}
+
+    check_books(redis_space)
+    assert ["'bad'" in line for line in told(caplog)] == [True]
+    host.clock.advance(HOUR)
+    host.tm.run_until_idle()
+    assert sorted(filter(None, host.ran)) == ["bad", "good"]
+
+
+def test_a_paused_task_is_where_it_belongs(host: Host) -> None:
+    host.tm.set_enabled("bad", False)
+
+    assert host.tm.register() == {"bad": "unchanged", "good": "unchanged"}
 
 
 @pytest.mark.parametrize("info", [b"junk", None])

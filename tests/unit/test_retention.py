@@ -154,6 +154,36 @@ def test_a_turn_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert desk.left() == 7
 
 
+@pytest.mark.usefixtures("small")
+def test_a_turn_gives_way_after_a_batch_and_goes_on_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk(Retention(failed=None, deleted=None, quarantined=None))
+    desk.finished(7)
+    caplog.set_level(logging.INFO, module.__name__)
+    before = desk.store.calls(REMOVALS)
+
+    desk.sweep.turn(give_way=lambda: True)
+    assert desk.store.calls(REMOVALS) == before + 1
+    assert desk.left() == 4
+    assert caplog.messages == []  # a stream of wakes is no stream of lines
+    assert desk.turn_at(0) == 2
+
+    assert desk.left() == 0
+    assert caplog.messages == ["finished jobs removed, their time has passed: 7 succeeded"]
+    assert desk.turn_at(limits.TICK_SECONDS) == 0
+
+
+def test_a_sweep_that_is_done_gives_way_to_nobody() -> None:
+    desk = Desk(Retention(failed=None, deleted=None, quarantined=None))
+    desk.finished(2)
+
+    desk.sweep.turn(give_way=lambda: True)
+
+    assert desk.turn_at(limits.TICK_SECONDS) == 0
+    assert desk.left() == 0
+
+
 def test_an_outage_is_tried_again_a_tick_later_and_not_before() -> None:
     desk = Desk()
     desk.finished(2)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
 
 import click
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,6 +23,8 @@ from threadmill_sa.errors import ThreadmillError
 
 FAILED = 1
 INTERRUPTED = 130
+_PLAIN: Final = (str, int, float, UUID)
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 _EPILOG = """\b
 Exit codes:
@@ -42,7 +47,7 @@ class Program(click.Group):
         try:
             return super().invoke(ctx)
         except ThreadmillError as error:
-            _fail(ctx, str(error), code=error.code, message=error.message)
+            _fail(ctx, str(error), code=error.code, message=error.message, facts=error.facts)
         except SQLAlchemyError as error:
             _fail(ctx, _database_line(error), code="database", message=_database_line(error))
         except KeyboardInterrupt:
@@ -64,13 +69,25 @@ program.add_command(jobs)
 program.add_command(leases)
 
 
-def _fail(ctx: click.Context, line: str, *, code: str, message: str) -> None:
-    """Tell what failed and exit. With --json the one value on stdout says it as well."""
+def _fail(
+    ctx: click.Context,
+    line: str,
+    *,
+    code: str,
+    message: str,
+    facts: Mapping[str, object] = _NOTHING,
+) -> None:
+    """Tell what failed and exit. With --json the one value on stdout says it as well.
+
+    Args:
+        facts: of the error; those that are plain values become fields beside code and message.
+    """
     if ctx.meta.get(TRACEBACK_KEY):
         click.echo(traceback.format_exc(), err=True, nl=False)
     click.echo(f"error: {line}", err=True)
     if ctx.meta.get(JSON_KEY):
-        emit_json({"error": {"code": code, "message": message}})
+        plain = {name: value for name, value in facts.items() if isinstance(value, _PLAIN)}
+        emit_json({"error": plain | {"code": code, "message": message}})
     ctx.exit(FAILED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -72,6 +73,8 @@ def redis_client(text: str) -> tuple[Any, str]:
 def _client(text: str) -> tuple[Any, str]:
     scheme, _, rest = text.partition("://")
     place, _, options = rest.partition("?")
+    if _SCHEMES[scheme] != "unix" and not re.fullmatch(r"\d*/?", place.partition("/")[2]):
+        raise ValueError("the path is the number of a database")  # the client would take 0
     query = dict(parse_qsl(options))
     prefix = query.pop("prefix", DEFAULT_PREFIX)
     client = _package().Redis.from_url(f"{_SCHEMES[scheme]}://{place}?{urlencode(query)}")

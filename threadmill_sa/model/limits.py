@@ -28,6 +28,9 @@ RECLAIM_BATCH = 100  # orphans taken back by one transaction
 FOLD_BATCH = 10_000  # count deltas folded by one transaction
 FOLD_ROUNDS_MAX = 50  # such transactions in one turn of the housekeeping
 SWEEP_BATCH = 1000  # dead nudges swept by one transaction
+COUNT_MAX = 2**31 - 1  # attempts and tokens of one job; more than that is damage
+HISTORY_MAX = 100_000  # entries of one job's history on Redis; more than that is damage
+RECOUNT_MAX = 10_000  # unfinished jobs that are looked at to check the counter of a task
 RETENTION_BATCH = 100  # finished jobs removed by one transaction
 RETENTION_ROUNDS_MAX = 50  # such transactions in one turn of the sweep
 

@@ -30,7 +30,9 @@ class Leases(Protocol):
         """Begin a new term for `holder` when nobody holds `name`.
 
         Guarantee: of any number of callers at most one gets a term. A caller who finds the name
-        held writes nothing. Whoever holds it is told HELD as well, with its own term.
+        held writes nothing. Whoever holds it is told HELD as well, with its own term. So is a
+        caller whom a lock in the store keeps from a term that is free, such as that of a fence:
+        with the latest holding, whose holder may be empty, and no time that remains.
 
         Args:
             holder: 1..limits.HOLDER_MAX_CHARS characters, never used by another contender.

@@ -53,6 +53,25 @@ KEEPING = (
         store="sqlite",
     ),
     Mutant(
+        "wake-waits-for-the-sweep",
+        "a wake waits for one batch of a sweep and not for its turn",
+        "threadmill_sa/engine/processing/maintenance.py",
+        "give_way=lambda: self._woken.is_set() or self._stopping.is_set()",
+        "give_way=self._stopping.is_set",
+        tests_of(
+            "engine/test_retention.py",
+            "test_a_wake_waits_for_one_batch_of_a_sweep_and_not_for_its_turn",
+        ),
+    ),
+    Mutant(
+        "interrupted-sweep-waits-for-a-tick",
+        "a sweep that gave way goes on right after what it gave way to",
+        _SWEEP,
+        "        elif gave_way:\n            self._due_at = began\n",
+        "",
+        tests_of(_UNIT, "test_a_turn_gives_way_after_a_batch_and_goes_on_at_once"),
+    ),
+    Mutant(
         "delete-leaves-the-job-in-line",
         "no attempt of a deleted job starts",
         f"{_MEMORY}/jobs.py",

@@ -12,7 +12,7 @@ REDIS_RECORDS = (
         "redis-accept-without-a-record",
         "the script that accepts a nudge records it",
         f"{_LUA}/nudge_accept.lua",
-        "    record_nudge(revision, name, gate, now, false)\n",
+        "  record_nudge(revision, name, gate, now, false)\n",
         "",
         contract("Record", "test_each_acceptance_is_recorded"),
         store="valkey",

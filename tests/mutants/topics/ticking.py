@@ -81,6 +81,14 @@ TICKING = (
         tests_of(_AT_ONCE, "test_a_task_that_somebody_holds_is_passed_by"),
     ),
     Mutant(
+        "a-compaction-keeps-the-version",
+        "N2: a run without the lock does not overlook what a compaction made of the nudges",
+        _COMMIT,
+        "            if planned.state is not None or planned.nudges is NudgeAction.COMPACT\n",
+        "            if planned.state is not None\n",
+        tests_of(_AT_ONCE, "test_n2_a_compaction_inside_the_statement_leaves_one_follow_up"),
+    ),
+    Mutant(
         "an-edit-keeps-the-version",
         "an edit that moves no schedule changes the version of the task as well",
         "threadmill_sa/stores/sql/recurring.py",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import wait
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from threadmill_sa._util.callables import check_body
 from threadmill_sa.engine.leadership.campaign import Campaign, drive_in_loop, drive_in_thread
 from threadmill_sa.engine.leadership.grant import Grant
 from threadmill_sa.engine.leadership.leader import Leader, StopReport, drain_seconds
 from threadmill_sa.engine.leadership.waiting import wait_for_change
 from threadmill_sa.model import limits
+
+_LOOK_SECONDS = 1.0  # whether the loop that runs a callback is still there
 
 MakeLeader = Callable[..., Leader]
 
@@ -26,7 +30,11 @@ class AsyncLeader:
     the lease, as a process that hangs should. Either way `grant` is judged by time, so a loop
     that thaws does not act on a term that has passed.
 
-    Callbacks run on the loop that called `start`, one after another.
+    Callbacks run on the loop that called `start`, one after another. When that loop is closed
+    without a `stop`, nothing is renewed any more: the term ends at the next heartbeat, nobody is
+    told, and the lease runs out.
+
+    Raises: DeclarationError for a callback that cannot be called, or is a generator.
     """
 
     def __init__(
@@ -37,12 +45,16 @@ class AsyncLeader:
         on_released: Callable[..., Any] | None,
         in_loop: bool,
     ) -> None:
+        for callback, what in ((on_acquired, "on_acquired"), (on_released, "on_released")):
+            if callback is not None:
+                check_body(callback, what)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beat: asyncio.Task[None] | None = None
+        self._calling: asyncio.Task[Any] | None = None  # runs a callback
         self._leader = make(
             on_acquired=self._bridged(on_acquired),
             on_released=self._bridged(on_released),
-            drive=self._drive_in_loop if in_loop else drive_in_thread,
+            drive=self._drive_in_loop if in_loop else self._drive_in_thread,
         )
 
     @property
@@ -66,14 +78,20 @@ class AsyncLeader:
 
     async def start(self) -> Self:
         """Begin to campaign, as a holder that never was before; nothing when it runs already."""
+        leader = self._leader
+        if leader.running and self._is_closed():
+            leader.abandon()  # what the loop before has left behind
+            await wait_for_change(leader, lambda: not leader.running, None)
         self._loop = asyncio.get_running_loop()
-        self._leader.start()
+        leader.start()
         return self
 
     async def stop(self, *, drain: float | timedelta | None = limits.DRAIN_SECONDS) -> StopReport:
         """As `Leader.stop`."""
         seconds = drain_seconds(drain)
         campaign = self._leader.ask_to_stop()  # first: the next line may be cancelled
+        if asyncio.current_task() is self._calling:
+            return self._leader.wait_stopped(campaign, seconds, by_callback=True)
         return await asyncio.to_thread(self._leader.wait_stopped, campaign, seconds)
 
     async def resign(self, *, cooldown: float | timedelta | None = None) -> bool:
@@ -113,13 +131,19 @@ class AsyncLeader:
     ) -> None:
         await self.stop()
 
+    def _drive_in_thread(self, campaign: Campaign) -> None:
+        drive_in_thread(campaign, wanted=lambda: not self._is_closed())
+
+    def _is_closed(self) -> bool:
+        return self._loop is None or self._loop.is_closed()
+
     def _drive_in_loop(self, campaign: Campaign) -> None:
         async def beat() -> None:
             try:
                 await drive_in_loop(campaign)
             except asyncio.CancelledError:
                 # Nobody renews any more: end what is held and let it run out.
-                campaign.post(lambda contender, now: contender.abandon(now))
+                campaign.abandon()
                 campaign.turn()
                 raise
 
@@ -130,12 +154,23 @@ class AsyncLeader:
             return None
 
         async def call(*args: Any) -> None:
-            result = callback(*args)
-            if inspect.isawaitable(result):
-                await result
+            self._calling = asyncio.current_task()
+            try:
+                result = callback(*args)
+                if inspect.isawaitable(result):
+                    await result
+            finally:
+                self._calling = None
 
         def on_loop(*args: Any) -> None:
-            if self._loop is not None:
-                asyncio.run_coroutine_threadsafe(call(*args), self._loop).result()
+            if self._loop is None or self._loop.is_closed():
+                return  # nobody is there to be told
+            calling = call(*args)
+            told = asyncio.run_coroutine_threadsafe(calling, self._loop)
+            while wait([told], _LOOK_SECONDS).not_done:
+                if self._is_closed():  # before it came to that, or in the middle of it
+                    calling.close()
+                    return
+            told.result()
 
         return on_loop

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from threadmill_sa._util.callables import require_done
 from threadmill_sa.engine.leadership.grant import Grant
 from threadmill_sa.model.lease import LossReason
 
@@ -104,10 +105,10 @@ class Callbacks:
             if reason is None:
                 self._running = "on_acquired"
                 if self._on_acquired is not None:
-                    self._on_acquired(grant)
+                    require_done(self._on_acquired(grant), self._running)
             elif self._on_released is not None:
                 self._running = "on_released"
-                self._on_released(grant, reason)
+                require_done(self._on_released(grant, reason), self._running)
         except BaseException:  # noqa: BLE001  The next term must be told all the same.
             _log.exception("%s of mutex %r failed", self._running, grant.name)
             if reason is None:

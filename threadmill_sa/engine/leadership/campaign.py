@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 from threadmill_sa.engine.leadership import contender as machine
@@ -84,6 +83,10 @@ class Campaign:
         self._ring()
         return True
 
+    def abandon(self) -> None:
+        """Ask for nothing more: what is held runs out."""
+        self.post(lambda contender, now: contender.abandon(now))
+
     def call_up(self, ring: Callable[[], None]) -> None:
         """Name what wakes the driver; it must be safe to call from any thread."""
         self._ring = ring
@@ -98,18 +101,16 @@ class Campaign:
                 self._do_all(self._contender.pass_time(now))
                 break
             self._do_all(event(self._contender, now))
-        if self._contender.stopped:
-            self._finish()
-            return None
         with self._guard:
             if self._events:
                 return 0.0
+            self._over = self._contender.stopped
+        if self._over:
+            self._finish()
+            return None
         return max(0.0, self._contender.wake_at - self._now())
 
     def _finish(self) -> None:
-        with self._guard:
-            self._over = True
-            self._events.clear()
         self._calls.close()
         if self._unwatch is not None:
             self._unwatch()
@@ -206,14 +207,22 @@ def _turn(campaign: Campaign) -> float | None:
         return _AFTER_A_BUG_SECONDS
 
 
-def drive_in_thread(campaign: Campaign) -> threading.Thread:
-    """Take the turns on a new daemon thread, until the campaign is over."""
+def drive_in_thread(
+    campaign: Campaign, *, wanted: Callable[[], bool] = lambda: True
+) -> threading.Thread:
+    """Take the turns on a new daemon thread, until the campaign is over.
+
+    Args:
+        wanted: asked before each turn; False abandons the campaign.
+    """
     signal = threading.Event()
     campaign.call_up(signal.set)
 
     def main() -> None:
         while True:
             signal.clear()
+            if not wanted():
+                campaign.abandon()
             seconds = _turn(campaign)
             if seconds is None:
                 return
@@ -231,10 +240,16 @@ async def drive_in_loop(campaign: Campaign) -> None:
     """
     loop = asyncio.get_running_loop()
     signal = asyncio.Event()
+    left_alone = threading.Lock()
 
     def ring() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody takes turns any more
+        try:
             loop.call_soon_threadsafe(signal.set)
+        except (
+            RuntimeError
+        ):  # the loop is closed: another driver takes the last turns, and one only
+            if left_alone.acquire(blocking=False):
+                drive_in_thread(campaign, wanted=lambda: False)
 
     campaign.call_up(ring)
     while True:

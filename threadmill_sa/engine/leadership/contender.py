@@ -217,6 +217,12 @@ class Contender:
         self._stopping = True
         return actions + self._give_up(LossReason.RELEASED) + self._go_on(now)
 
+    def give_up(self, now: float) -> list[Action]:
+        """As `stop`, and what an attempt under way wins is given back when its reply comes."""
+        if self._call is not None and self._call.kind is CallKind.ACQUIRE:
+            self._call = None
+        return self.stop(now)
+
     def abandon(self, now: float) -> list[Action]:
         """Ask for nothing more, at once: what is held runs out, so a successor waits for it."""
         actions = self._expire(now)

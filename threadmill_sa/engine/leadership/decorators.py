@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from enum import StrEnum
+from string import Formatter
 from typing import Any, Protocol, TypeVar, cast
 
+from threadmill_sa._util.callables import check_body, is_async, require_done
 from threadmill_sa.engine.leadership.choices import parse_choice
 from threadmill_sa.engine.leadership.grant import Grant
 from threadmill_sa.engine.leadership.locks import Lock
@@ -54,13 +56,16 @@ def locked(
     Args:
         make: returns the lock for a name, with the timeout that the choice asks for.
         template: the name, which may hold parameters of the function: "report:{tenant}".
+    Raises: InvalidValueError; the decorator raises DeclarationError, for a generator too, which
+        would hold nothing while it is iterated over.
     """
     choice = parse_choice(OnBusy, on_busy, what="on_busy")
 
     def decorate(function: F) -> F:
+        check_body(function, "a locked function")
         lock_for = _lock_maker(function, lambda name: make(name, choice), template)
 
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             @functools.wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +89,9 @@ def locked(
                     if choice is OnBusy.SKIP:
                         return None
                     raise
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                require_done(result, "a locked function")
+                return result
 
         return cast("F", call)
 
@@ -101,6 +108,7 @@ def leader_only(
 
     Args:
         otherwise: "raise" NotLeaderError, or "skip" and return None.
+    Raises: InvalidValueError; the decorator raises DeclarationError, as for a generator.
     """
     choice = parse_choice(Otherwise, otherwise, what="otherwise")
 
@@ -116,7 +124,8 @@ def leader_only(
         )
 
     def decorate(function: F) -> F:
-        if inspect.iscoroutinefunction(function):
+        check_body(function, "a function for the leader only")
+        if is_async(function):
 
             @functools.wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +135,11 @@ def leader_only(
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs) if leads() else None
+            if not leads():
+                return None
+            result = function(*args, **kwargs)
+            require_done(result, "a function for the leader only")
+            return result
 
         return cast("F", call)
 
@@ -136,13 +149,15 @@ def leader_only(
 def _lock_maker(
     function: Callable[..., Any], make: Callable[[str], Lock], template: str
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Lock]:
-    signature = inspect.signature(function)
+    shown = getattr(function, "__qualname__", function)
     try:
-        template.format(**dict.fromkeys(signature.parameters, ""))
-    except (KeyError, IndexError, ValueError) as error:
+        signature = inspect.signature(function)
+        for name in _names_in(template):
+            signature.parameters[name]
+    except (KeyError, ValueError) as error:
         raise DeclarationError(
-            f"mutex name {template!r} cannot be made from the parameters of"
-            f" {function.__qualname__}{signature}: name one of them in braces"
+            f"mutex name {template!r} cannot be made from the parameters of {shown}: name one of"
+            " them in braces"
         ) from error
 
     def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
@@ -151,3 +166,9 @@ def _lock_maker(
         return make(template.format(**bound.arguments))
 
     return lock_for
+
+
+def _names_in(template: str) -> list[str]:
+    """The parameters of "{tenant}", "{day.year}" or "{shard:03d}". Raises: ValueError."""
+    fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    return [field.replace("[", ".").partition(".")[0] for field in fields]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from threadmill_sa._util.callables import require_done
 from threadmill_sa.clock import suspend_proof_seconds
 from threadmill_sa.engine.leadership.grant import Grant
 from threadmill_sa.engine.leadership.leader import Leader
@@ -127,16 +128,12 @@ class GatedWork(Service):
 
     def _call(self, tick: Tick) -> None:
         try:
-            self._work(tick)
+            require_done(self._work(tick), self._name)
         except LeadershipLostError:
             if tick.grant:  # of another mutex than this one
                 self._failed(tick)
-        except Exception:  # noqa: BLE001  The schedule goes on.
+        except BaseException:  # noqa: BLE001  The schedule goes on; a thread cannot exit a program.
             self._failed(tick)
-        except BaseException:
-            _log.exception("work %r asked to exit: the leader stops", self._name)
-            self._leader.ask_to_stop()
-            raise
 
     def _failed(self, tick: Tick) -> None:
         self._count(failures=1)

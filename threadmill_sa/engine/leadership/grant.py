@@ -72,8 +72,9 @@ class Grant:
 
         Raises: LeadershipLostError.
         """
-        if self.valid_for() <= need:
-            raise self._lost_error()
+        left = self.valid_for()
+        if left <= need:
+            raise self._lost_error() if left <= 0 else self._too_short(left, need)
         return self.term
 
     def fence(self, session: object) -> int:
@@ -82,7 +83,8 @@ class Grant:
         The check is a row lock in that transaction: once it has returned, no other term begins
         before the transaction has ended, and a transaction of an older term is refused however
         long its process was paused. Renewals go on meanwhile. At REPEATABLE READ and
-        SERIALIZABLE call it first in the transaction.
+        SERIALIZABLE a transaction that began before another term did is refused by the database,
+        with a serialization error.
 
         Args:
             session: a Session, scoped_session or Connection with a transaction.
@@ -122,6 +124,15 @@ class Grant:
             raise self._lost_error()
         return self.term
 
+    def _too_short(self, left: float, need: float) -> LeadershipLostError:
+        return LeadershipLostError(
+            f"term {self.term} of mutex {self.name!r} can be acted on for {left:.1f} s, not for"
+            f" {need:g} s: do less at a time, or use a longer ttl",
+            name=self.name,
+            term=self.term,
+            reason=None,
+        )
+
     def _lost_error(self) -> LeadershipLostError:
         reason = self._reason or LossReason.EXPIRED
         return LeadershipLostError(
@@ -138,16 +149,17 @@ class Grant:
         """Trust it longer; never again once lost."""
         self._trusted_until = max(self._trusted_until, trusted_until)
 
-    def end(self, reason: LossReason) -> None:
-        """End it, once; a later reason changes nothing."""
+    def end(self, reason: LossReason) -> bool:
+        """End it, once: True when it had not ended; a later reason changes nothing."""
         with self._guard:
             if self.lost.is_set():
-                return
+                return False
             self._reason = reason
             self.lost.set()
             waiting, self._on_lost = self._on_lost, []
         for tell in waiting:
             tell()
+        return True
 
     def disown(self) -> None:
         """End it in a forked child, where the one who held a lock does not exist."""

@@ -12,6 +12,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
+from threadmill_sa._util.callables import check_body
 from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.clock import suspend_proof_seconds
 from threadmill_sa.engine.leadership.callbacks import OnAcquired, OnReleased
@@ -47,6 +48,8 @@ class Leader:
             back and nothing is tried for a cool-down.
         on_released: called with the grant and the `LossReason`, once for each `on_acquired`. The
             lease is kept from others until it has returned, when it was not lost anyway.
+        one_term: stop as soon as a term has ended, instead of campaigning for the next.
+    Raises: DeclarationError for a callback that cannot be called, or whose body runs later.
     """
 
     def __init__(
@@ -59,12 +62,16 @@ class Leader:
         on_acquired: OnAcquired | None = None,
         on_released: OnReleased | None = None,
         drive: Callable[[Campaign], object] = drive_in_thread,
+        one_term: bool = False,
     ) -> None:
+        for callback, what in ((on_acquired, "on_acquired"), (on_released, "on_released")):
+            if callback is not None:
+                check_body(callback, what, instead="use aleader, on an event loop")
         self._name = name
         self._leases = leases
         self._timings = timings
         self._drive = drive
-        self._seat = Seat(name, fencing, on_acquired, on_released)
+        self._seat = Seat(name, fencing, on_acquired, on_released, one_term=one_term)
         renew_in_child(self._seat)
 
     @property
@@ -129,7 +136,8 @@ class Leader:
             cooldown: seconds without an attempt; None is that of the timings.
         """
         pause = None if cooldown is None else drain_seconds(cooldown)
-        return self.is_leader and self._seat.resign(LossReason.RESIGNED, pause)
+        grant = self.grant
+        return grant is not None and self._seat.resign(grant, LossReason.RESIGNED, pause)
 
     def wait_leader(self, timeout: float | None = None) -> Grant | None:
         """Return the grant once this process leads; None after `timeout` seconds or a stop."""
@@ -191,33 +199,36 @@ class Leader:
 
     def ask_to_stop(self) -> Campaign | None:
         """End the term and return at once; None when there is no campaign."""
-        campaign = self._seat.campaign
-        if campaign is not None:
-            campaign.post(lambda contender, now: contender.stop(now))
-        return campaign
+        return self._seat.stop()
 
-    def wait_stopped(self, campaign: Campaign | None, drain: float | None) -> StopReport:
+    def wait_stopped(
+        self, campaign: Campaign | None, drain: float | None, *, by_callback: bool = False
+    ) -> StopReport:
         """Wait for the end of a campaign that was asked to stop, as `stop` does."""
         if campaign is None:
             return StopReport(released=False)
-        if self._seat.callbacks.calling:  # it would wait for itself; the end comes after it
+        if by_callback or self._seat.callbacks.calling:
+            # It would wait for itself; the end comes after it.
             return StopReport(released=False, stragglers=(self._seat.callbacks.running,))
         if self._seat.wait_for(lambda: self._seat.campaign is not campaign, drain):
             return StopReport(released=self._seat.gave_back)
         running = self._seat.callbacks.running
-        self._abandon(campaign)
+        campaign.abandon()
         self._seat.wait_for(lambda: self._seat.campaign is not campaign, _TURN_SECONDS)
         return StopReport(released=self._seat.gave_back, stragglers=(running,) if running else ())
+
+    def give_up(self) -> None:
+        """End without waiting for an attempt that is under way; what it wins is given back."""
+        campaign = self._seat.campaign
+        if campaign is not None:
+            campaign.post(lambda contender, now: contender.give_up(now))
+            self._seat.wait_for(lambda: self._seat.campaign is not campaign, _TURN_SECONDS)
 
     def abandon(self) -> None:
         """End at once and leave the lease to run out."""
         campaign = self._seat.campaign
         if campaign is not None:
-            self._abandon(campaign)
-
-    @staticmethod
-    def _abandon(campaign: Campaign) -> None:
-        campaign.post(lambda contender, now: contender.abandon(now))
+            campaign.abandon()
 
 
 def new_holder() -> str:

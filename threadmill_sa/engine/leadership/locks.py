@@ -15,6 +15,7 @@ from threadmill_sa.errors import (
     StoreUnavailableError,
     ThreadmillError,
 )
+from threadmill_sa.model.lease import LossReason
 
 
 class Lock:
@@ -25,8 +26,9 @@ class Lock:
     is held raises LockInUseError, and a second object waits like anybody else. `async with`
     waits without blocking the event loop.
 
-    At the end of a block that raised nothing, a lease that was lost on the way raises
-    LeadershipLostError: somebody else may have acted meanwhile.
+    A block is one holding. A lease that is lost on the way is not campaigned for again, and at
+    the end of a block that raised nothing it raises LeadershipLostError: somebody else may have
+    acted meanwhile.
     """
 
     def __init__(self, leader: Leader, *, timeout: float | None, answer_seconds: float) -> None:
@@ -43,6 +45,8 @@ class Lock:
     def acquire(self) -> Grant:
         """Return the grant once the mutex is held; a timeout of 0 makes one attempt.
 
+        It is renewed until `release`, also when this object is dropped.
+
         Raises: MutexBusyError; StoreUnavailableError when the store never answered;
             SchemaMissingError, StoreAccessError; LockInUseError.
         """
@@ -52,7 +56,7 @@ class Lock:
             return self._took()
         finally:
             if self._grant is None:
-                self._leader.stop()
+                self._leader.give_up()
 
     def try_acquire(self) -> Grant | None:
         """Return the grant when the mutex is free now, else None: one attempt.
@@ -80,7 +84,7 @@ class Lock:
             return self._took()
         finally:
             if self._grant is None:
-                await self.arelease()
+                await asyncio.to_thread(self._leader.give_up)
 
     async def arelease(self) -> None:
         """As `release`, without blocking the event loop."""
@@ -123,19 +127,22 @@ class Lock:
     def _is_settled(self) -> bool:
         leader = self._leader
         once = self._timeout == 0 and leader.attempts > 0
-        return leader.is_leader or once or _will_not_pass(leader.error)
+        over = not leader.running  # lost before it was seen, or released by another thread
+        return leader.is_leader or once or over or _will_not_pass(leader.error)
 
     def _begin(self) -> None:
-        if self._leader.running:
+        held = self._grant is not None and self._grant.reason is not LossReason.FORKED
+        if held or self._leader.running:
             raise LockInUseError(
                 f"lock {self._leader.name!r} is held or waited for through this object already:"
                 " it is not re-entrant; use another object outside of its block",
                 name=self._leader.name,
             )
+        self._grant = None
         self._leader.start()
 
     def _took(self) -> Grant:
-        leader = self._leader
+        leader, waits = self._leader, self._timeout
         self._grant = leader.grant
         if self._grant is not None:
             return self._grant
@@ -145,10 +152,11 @@ class Lock:
             raise StoreUnavailableError(
                 f"mutex {leader.name!r} could not be asked for ({leader.error}); try again later"
             ) from leader.error
-        holder = None if leader.observed is None else leader.observed.lease.holder
+        within = "when it was waited for" if waits is None else f"within {waits:g} s"
+        holder = None if leader.observed is None else leader.observed.lease.holder or None
         raise MutexBusyError(
-            f"mutex {leader.name!r} was not free within {self._timeout or 0:g} s, its latest"
-            f" holder was {holder or 'unknown'}: try again later, or wait longer",
+            f"mutex {leader.name!r} was not free {within}, its latest holder was"
+            f" {holder or 'unknown'}: try again later, or wait longer",
             name=leader.name,
             holder=holder,
         )

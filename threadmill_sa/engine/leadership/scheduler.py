@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Protocol, Self, TypeVar
 
+from threadmill_sa._util.callables import check_body
 from threadmill_sa.clock import suspend_proof_seconds
 from threadmill_sa.engine.leadership.gated import GatedWork, Tick, WorkCounts
 from threadmill_sa.engine.leadership.grant import Grant
@@ -58,8 +59,8 @@ class LeaderScheduler:
     ) -> Callable[[F], F]:
         """Declare the decorated function as work; it is returned unchanged.
 
-        It takes no argument, or the `Tick`. What it raises is logged and counted, and the
-        schedule goes on.
+        It takes no argument, or the `Tick`. What it raises, SystemExit included, is logged and
+        counted, and the schedule goes on.
 
         Args:
             name: also that of its thread; None is that of the function.
@@ -68,7 +69,7 @@ class LeaderScheduler:
         config = ScheduleConfig(strategy, initial_delay, period, missed, max_replay)
 
         def declare(function: F) -> F:
-            self.add(name or function.__name__, config, function)
+            self.add(name or str(getattr(function, "__name__", "")), config, function)
             return function
 
         return declare
@@ -106,20 +107,22 @@ class LeaderScheduler:
         that go on.
 
         Args:
-            drain: seconds to wait; None waits for ever.
+            drain: seconds to wait, for runs and lease together; None waits for ever.
         """
         seconds = drain_seconds(drain)
         began = suspend_proof_seconds()
+
+        def left(seconds: float) -> float:
+            return max(0.0, seconds - (suspend_proof_seconds() - began))
+
         for work in self._works.values():
             work.ask_to_stop()
         stragglers = []
         for name, work in self._works.items():
-            spent = suspend_proof_seconds() - began
-            left = limits.DRAIN_MAX_SECONDS if seconds is None else max(0.0, seconds - spent)
-            if not work.stop(left):
+            if not work.stop(limits.DRAIN_MAX_SECONDS if seconds is None else left(seconds)):
                 stragglers.append(name)
         if not stragglers:
-            return self._leader.stop(drain=drain)
+            return self._leader.stop(drain=None if seconds is None else left(seconds))
         self._leader.abandon()
         report = self._leader.stop(drain=limits.LEASE_CALL_MAX_SECONDS)
         return StopReport(report.released, (*stragglers, *report.stragglers))
@@ -216,10 +219,7 @@ class AbstractScheduler(ABC):
 
 
 def _taking_a_tick(work: Callable[..., object], name: str) -> Callable[[Tick], object]:
-    if inspect.iscoroutinefunction(work):
-        raise DeclarationError(
-            f"schedule {name!r} cannot run a coroutine function: call asyncio.run in a function"
-        )
+    check_body(work, f"schedule {name!r}", instead="call asyncio.run in a function")
     wanted = [
         parameter
         for parameter in inspect.signature(work).parameters.values()

@@ -28,8 +28,11 @@ class Seat:
         fencing: Fencing,
         on_acquired: OnAcquired | None,
         on_released: OnReleased | None,
+        *,
+        one_term: bool,
     ) -> None:
         self._name = name
+        self._one_term = one_term
         self._fencing = fencing
         self._on_acquired = on_acquired
         self._on_released = on_released
@@ -88,11 +91,25 @@ class Seat:
         self._listeners.append(tell)
         return lambda: self._listeners.remove(tell)
 
-    def resign(self, reason: LossReason, cooldown: float | None) -> bool:
+    def resign(self, grant: Grant, reason: LossReason, cooldown: float | None) -> bool:
+        """End `grant` at once and give its term back; False when it had ended already."""
         campaign = self.campaign
-        return campaign is not None and campaign.post(
-            lambda contender, now: contender.resign(now, reason=reason, cooldown=cooldown)
+        return (
+            campaign is not None
+            and grant.end(reason)
+            and campaign.post(
+                lambda contender, now: contender.resign(now, reason=reason, cooldown=cooldown)
+            )
         )
+
+    def stop(self) -> Campaign | None:
+        """End the term at once, and ask the campaign to end; None when there is none."""
+        campaign, grant = self.campaign, self.grant
+        if campaign is not None:
+            campaign.post(lambda contender, now: contender.stop(now))
+            if grant is not None:
+                grant.end(LossReason.RELEASED)
+        return campaign
 
     # What the driver tells -------------------------------------------------------------------
 
@@ -112,12 +129,14 @@ class Seat:
         if grant is None or grant.term != term:
             return
         grant.end(reason)
+        if self._one_term and self.campaign is not None:
+            self.campaign.post(lambda contender, now: contender.stop(now))
         drain = self.drain
         with self._changed:
             self.grant, self._ending = None, grant
             self._parts = 1 if drain is None else 2
         self._tell()
-        self.callbacks.released(grant, reason)
+        self.callbacks.released(grant, grant.reason or reason)
         if drain is not None:
             drain(grant, lambda: self._part_done(grant))
 
@@ -137,7 +156,7 @@ class Seat:
 
     def _callback_failed(self, grant: Grant) -> None:
         if grant is self.grant:
-            self.resign(LossReason.CALLBACK_FAILED, None)
+            self.resign(grant, LossReason.CALLBACK_FAILED, None)
 
     def _part_done(self, grant: Grant) -> None:
         with self._changed:

@@ -49,7 +49,7 @@ class Timings:
         for name, default in parts.items():
             value = getattr(self, name)
             values[name] = default if value is None else _positive(value, name)
-        values["jitter"] = check_seconds(self.jitter, what="jitter", minimum=0.0, maximum=1.0)
+        values["jitter"] = _fraction(self.jitter, "jitter")
         for name, value in values.items():
             object.__setattr__(self, name, float(value))
         self._check_room()
@@ -81,6 +81,15 @@ class Timings:
                 ttl=ttl,
                 needed=needed,
             )
+
+
+def _fraction(value: object, name: str) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:  # type: ignore[operator]
+        raise InvalidValueError(
+            f"{name} must be a part of ttl between 0 and 1, found {value!r:.200}", value=value
+        )
+    return float(value)  # type: ignore[arg-type]
 
 
 def _positive(value: float | timedelta, name: str) -> float:

@@ -117,8 +117,9 @@ class MaintenanceCycle(Service):
             if turn and began >= tidy_at:
                 tidy_at = began + self._tidy_every
                 self._tidy()
-            self._guarded("removal of finished jobs", self._retention.turn)
-            self._breathe(began, tick_at, well=well)
+            worked = self._monotonic() - began
+            self._guarded("removal of finished jobs", self._retire)
+            self._breathe(worked, tick_at, well=well)
 
     def _tick_and_promote(self) -> bool:
         """Take what a turn begins with; False when the tick failed."""
@@ -133,13 +134,13 @@ class MaintenanceCycle(Service):
             self._guarded("promotion", self._promote)
         return well
 
-    def _breathe(self, began: float, tick_at: float, *, well: bool) -> None:
+    def _breathe(self, worked: float, tick_at: float, *, well: bool) -> None:
         now = self._monotonic()
         if not well:
             self._rest(tick_at - now)  # wakes would only hammer on a store that is out
             return
         # A stream of wakes must not occupy the store: as much rest as work, within bounds.
-        gap = min(max(now - began, limits.WAKE_GAP_MIN_SECONDS), limits.WAKE_GAP_MAX_SECONDS)
+        gap = min(max(worked, limits.WAKE_GAP_MIN_SECONDS), limits.WAKE_GAP_MAX_SECONDS)
         self._rest(min(gap, tick_at - now))
         self._wait(tick_at - self._monotonic())
 
@@ -226,6 +227,10 @@ class MaintenanceCycle(Service):
         dropped = self._store.recurring.sweep_nudges(limit=limits.SWEEP_BATCH)
         if dropped:
             _log.warning("%d nudges dropped: their task was deleted before they counted", dropped)
+
+    def _retire(self) -> None:
+        # A wake waits for one batch, and not for the turn.
+        self._retention.turn(give_way=lambda: self._woken.is_set() or self._stopping.is_set())
 
     def _remove_stale(self) -> None:
         if self._may_judge():

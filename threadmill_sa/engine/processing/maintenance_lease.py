@@ -71,7 +71,7 @@ class MaintenanceLease:
             return
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._campaign.post(lambda contender, now: contender.abandon(now))
+            self._campaign.abandon()
             self._thread.join(_TURN_SECONDS)
 
     # What the campaign tells -----------------------------------------------------------------

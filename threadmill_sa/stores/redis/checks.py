@@ -35,7 +35,10 @@ def check_client(client: object) -> Redis:
     if not isinstance(client, Redis):
         advice = "pass redis.Redis(...), or Sentinel(...).master_for(name)"
         if "asyncio" in kind:
-            advice = "pass a synchronous redis.Redis; async callers use the a-prefixed calls"
+            advice = (
+                "pass a synchronous redis.Redis; async callers have anudge, anudge_many, aenqueue"
+                " and aenqueue_many, and asyncio.to_thread for the rest"
+            )
         elif "Cluster" in kind:
             advice = (
                 "all our keys lie in one hash slot, so a cluster client brings nothing: pass a"
@@ -48,6 +51,11 @@ def check_client(client: object) -> Redis:
         raise UnsupportedStoreError(
             "Threadmill.redis(client) needs a client with a pool: this one has a single connection"
             " (single_connection_client=True), and a node uses several threads"
+        )
+    if getattr(client.connection_pool, "cache", None) is not None:
+        raise UnsupportedStoreError(
+            "Threadmill.redis(client) needs a client without a client-side cache: what a script"
+            " reads must be what is stored; leave cache and cache_config out"
         )
     return client
 
@@ -75,7 +83,8 @@ def check_pool(client: Redis) -> None:
     if most is not None and most < POOL_MIN:
         raise UnsupportedStoreError(
             f"the pool of Threadmill.redis(client) has max_connections={most}: a node needs"
-            f" {POOL_MIN}, and one more for each handler that uses the client at the same time",
+            f" {POOL_MIN}, and one more for each handler that uses the client at the same time;"
+            " run_until_idle is refused alike, so that what works with it works with a node",
             max_connections=most,
             needed=POOL_MIN,
         )

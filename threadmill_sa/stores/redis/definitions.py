@@ -92,9 +92,23 @@ class StoredTask:
         return CronTaskScheduleState(task_name=self.name, **self._read("state", _state))
 
     @property
+    def pending(self) -> bool:
+        """Whether it has a nudge. Half of one will do: a hand may have been at the other."""
+        return self.revision is not None or self.requested is not None
+
+    @property
+    def torn(self) -> bool:
+        """Whether half of its nudge is missing or says nothing."""
+        return self.pending and None in (self.requested_at, self.nudge_revision)
+
+    @property
     def requested_at(self) -> datetime | None:
-        """The earliest pending request."""
-        return self._read("requested", maybe_moment)
+        """The earliest pending request, as far as it is known."""
+        return _or_none(maybe_moment, self.requested)
+
+    @property
+    def nudge_revision(self) -> int | None:
+        return _or_none(int, self.revision)
 
     def fault(self) -> str | None:
         """Return what is wrong with it, or None."""
@@ -118,18 +132,18 @@ class StoredTask:
             return None
 
     def reading(self) -> TaskReading:
-        requested = self.requested_at
+        pending = PendingNudges(1, self.requested_at or self.now) if self.pending else None
         return TaskReading(
             task=self.task,
             state=self.schedule,
             unfinished=self.held,
-            pending=None if requested is None else PendingNudges(1, requested),
+            pending=pending,
             now=self.now,
         )
 
     def view(self) -> CronTaskView:
         both = _fields(self.schedule) | _fields(self.task)
-        revision = None if self.revision is None else self._read("revision", int)
+        revision = self.nudge_revision
         return CronTaskView(
             **{name: value for name, value in both.items() if name not in _NOT_SHOWN},
             nudge_requested_at=self.requested_at,
@@ -146,6 +160,13 @@ class StoredTask:
                 task=self.name,
                 field=field,
             ) from error
+
+
+def _or_none(reading: Callable[[bytes], T | None], stored: bytes | None) -> T | None:
+    try:
+        return None if stored is None else reading(stored)
+    except JUNK:
+        return None
 
 
 _NOT_SHOWN: Final = {"task_name", "timing_fingerprint"}

@@ -42,13 +42,15 @@ _CLASSES: Final = {  # for these the client cuts the code off
     "ClusterCrossSlotError": "CROSSSLOT",
 }
 _LINE_MAX: Final = 300
+_LARGE_BYTES: Final = 2**20  # a request of so many may itself be what was refused
 
 
-def translate(error: Exception, where: str) -> StoreError:
+def translate(error: Exception, where: str, *, sent: int = 0) -> StoreError:
     """Return the error to raise for one of redis-py or of the network.
 
     Args:
         where: the store in one line, without secrets.
+        sent: bytes of the request.
     """
     line = _first_line(error)
     word = _word(error)
@@ -65,6 +67,11 @@ def translate(error: Exception, where: str) -> StoreError:
     # The first two words speak of the whole server, whatever class the client gives them.
     if isinstance(error, ConnectionError | TimeoutError | OSError) or word in _OUTAGES:
         advice = "try again later"
+        if sent >= _LARGE_BYTES and isinstance(error, ConnectionError | OSError):
+            advice += (
+                f"; the request had {sent / 2**20:.0f} MB, and a server ends a connection with"
+                " more than it takes: send smaller batches"
+            )
         if word == "READONLY":
             advice = "connect to its primary, by Sentinel's master_for(name) where it may move"
         return StoreUnavailableError(f"{where} is not available: {line}; {advice}")

@@ -154,7 +154,8 @@ class Gateway:
         except Exception as error:
             if not known(error):
                 raise
-            raise translate(error, self.where) from error
+            sent = sum(map(len, words))
+            raise translate(error, self.where, sent=sent) from error
 
 
 def _ask(connection: Any, *commands: list[bytes]) -> Any:

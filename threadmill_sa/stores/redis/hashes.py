@@ -121,7 +121,7 @@ def _payload_text(stored: bytes | None) -> str | None:
 JUNK: Final = (msgspec.MsgspecError, ValueError, TypeError, OverflowError)
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=limits.COUNT_MAX)]
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True):
@@ -135,12 +135,13 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     attempt: _Count
     attempt_token: _Count
     owner_node_id: str | bool
-    entries: _Count
+    entries: Annotated[int, msgspec.Meta(ge=0, le=limits.HISTORY_MAX)]
     queue: str
     handler: str
     place: Annotated[str, msgspec.Meta(min_length=8, max_length=8)]
     cron_task_name: str | bool
     rest: str
+    has_payload: Any = False  # absent in rows of older releases
 
 
 _POSITION: Final = re.compile(r"\$\[(\d+)\]")
@@ -200,6 +201,8 @@ class Row:
         }
 
     def claimed(self, payload: bytes | None) -> ClaimedJob:
+        if payload is None and self._stored.has_payload is True:
+            raise self._damaged("payload", ValueError("it is gone"))
         return ClaimedJob(
             payload=_payload_text(payload),
             attempt_token=self._stored.attempt_token,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
@@ -27,8 +26,7 @@ from threadmill_sa.spi.jobs import DecideOrphan
 from threadmill_sa.stores.redis.gateway import Gateway, instant_text, pack, words
 from threadmill_sa.stores.redis.hashes import Row, job_id, job_record, outcome_record, span
 from threadmill_sa.stores.redis.misfits import Misfit, Misfits
-
-logger = logging.getLogger("threadmill_sa.redis")
+from threadmill_sa.stores.redis.once import Once
 
 _PAGE: Final = 500  # ids that one script of a listing looks at
 _ROUNDS_MAX: Final = 100  # scripts of one call that met misfits alone; the next call goes on
@@ -43,6 +41,7 @@ class RedisJobs:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._misfits = Misfits(gateway)
+        self._once = Once()
 
     def insert(self, jobs: Sequence[NewJob], *, now: datetime | None = None) -> None:
         if not jobs:
@@ -84,8 +83,8 @@ class RedisJobs:
         for identity, row, payload in triples:
             try:
                 claimed.append(Row(identity, row).claimed(payload))
-            except StoreInvariantError:  # told by who sets it aside
-                damaged.append(Misfit(identity, row))
+            except StoreInvariantError as error:  # told by who sets it aside
+                damaged.append(Misfit(identity, row, wrong=error.message))
         return claimed, damaged
 
     def finish(
@@ -172,14 +171,15 @@ class RedisJobs:
     ) -> int:
         if state not in FINISHED or limit < 1:
             return 0
-        removed = self._gateway.run(
+        passed, strayed = self._gateway.run(
             "job_remove_old",
             state=state.value,
             now=instant_text(now),
             age=span(older_than_seconds),
             limit=limit,
         )
-        return int(removed)
+        self._misfits.set_aside(starmap(Misfit, strayed), now=now)
+        return int(passed)
 
     def get(self, job_id: JobId) -> Job | None:
         found = self._gateway.run("job_get", id=job_id.hex)
@@ -191,15 +191,34 @@ class RedisJobs:
     def counts(self) -> Mapping[JobState, int]:
         states = list(JobState)
         found = self._gateway.command("HMGET", "counters", *(f"s:{state}" for state in states))
-        return {state: int(count or 0) for state, count in zip(states, found, strict=True)}
+        counted = {}
+        for state, stored in zip(states, found, strict=True):
+            number = self._number(f"s:{state}".encode(), stored, "counted by the index")
+            counted[state] = self._count_by_index(state) if number is None else number
+        return counted
+
+    def _count_by_index(self, state: JobState) -> int:
+        start = f"s\0{state}\0"
+        return int(self._gateway.command("ZLEXCOUNT", "index", f"[{start}", f"({start}g"))
 
     def queue_depths(self) -> Mapping[str, int]:
         found = pairs(self._gateway.command("HGETALL", "counters"))
-        return {
-            field[2:].decode(): int(count)
-            for field, count in found.items()
-            if field.startswith(b"q:")
-        }
+        depths = {}
+        for field, stored in found.items():
+            if field.startswith(b"q:"):
+                number = self._number(field, stored, "left out")
+                depths[field[2:].decode(errors="backslashreplace")] = number
+        return {queue: number for queue, number in depths.items() if number is not None}
+
+    def _number(self, field: bytes, stored: bytes | None, instead: str) -> int | None:
+        """Return a counter, 0 where there is none, or None for what no script of ours wrote."""
+        if stored is None or stored.isdigit():
+            return int(stored or 0)
+        self._once.warn(
+            f"counter {field.decode(errors='backslashreplace')!r} in"
+            f" {self._gateway.key('counters')!r} is no count: {stored!r}; {instead}"
+        )
+        return None
 
     def fold_counts(self, *, limit: int) -> int:
         del limit  # Counters are kept exact by each script, so no delta ever waits.
@@ -229,12 +248,20 @@ class RedisJobs:
             for identity, row in zip(found[::2], found[1::2], strict=True):
                 if row is None:
                     gone.append(Misfit(identity, None, task=task))
-                elif (summary := _summary(identity, row)) is not None:
+                elif (summary := self._summary(identity, row)) is not None:
                     listed.append(summary)
             self._misfits.set_aside(gone, now=None)
             if not before:
                 break
         return listed[:limit]
+
+    def _summary(self, identity: bytes, row: bytes) -> JobSummary | None:
+        """Return the job, or None for one that cannot be read: all others are listed."""
+        try:
+            return Row(identity, row).summary()
+        except StoreInvariantError as error:
+            self._once.warn(f"left out of a listing: {error}")
+            return None
 
 
 def _held(identity: bytes, row: bytes) -> OrphanedJob | None:
@@ -243,15 +270,6 @@ def _held(identity: bytes, row: bytes) -> OrphanedJob | None:
         stored = Row(identity, row)
         return stored.orphaned() if stored.summary().state is JobState.PROCESSING else None
     except StoreInvariantError:
-        return None
-
-
-def _summary(identity: bytes, row: bytes) -> JobSummary | None:
-    """Return the job, or None for one that cannot be read: all others are listed."""
-    try:
-        return Row(identity, row).summary()
-    except StoreInvariantError as error:
-        logger.warning("left out of a listing: %s", error)
         return None
 
 

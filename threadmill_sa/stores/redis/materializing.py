@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
-from threadmill_sa.model.limits import STORE_TRIES
+from threadmill_sa.model.limits import RECOUNT_MAX, STORE_TRIES
 from threadmill_sa.spi.recurring import (
     NudgeAction,
     Plan,
@@ -61,6 +61,23 @@ def forget(gateway: Gateway, names: Sequence[tuple[object, bool]]) -> None:
         )
 
 
+def recount(gateway: Gateway, names: Sequence[str]) -> bool:
+    """Set counters right that hold a task back for no unfinished job; True when one was wrong."""
+    if not names:
+        return False
+    righted = gateway.run("task_recount", names=pack(list(names)), limit=RECOUNT_MAX)
+    for name, said, number in zip(righted[::3], righted[1::3], righted[2::3], strict=True):
+        logger.warning(
+            "recurring task %r was held back by its counter in %r, which said %r: %d of its jobs"
+            " are unfinished, and that is what it says now",
+            name.decode(),
+            gateway.key("counters"),
+            said.decode(errors="backslashreplace"),
+            number,
+        )
+    return bool(righted)
+
+
 class Materialization:
     """Commits batches of tasks."""
 
@@ -82,10 +99,13 @@ class Materialization:
             last = turn == tries - 1 and not wait
             left = [name for name in names if not (last and name in restless)]
             _, found = read_tasks(self._gateway, left, now)
+            if recount(self._gateway, [task.name for task in found if task and task.held]):
+                _, found = read_tasks(self._gateway, left, now)
             readable, faults = self._parted([task for task in found if task is not None])
             planned = [(task, plan(reading)) for task, reading in readable]
             restless = self.write([each for each in planned if _writes(each[1])], now=now)
             if not restless:
+                _tell_torn(planned)
                 unknown = [name for name, task in zip(left, found, strict=True) if task is None]
                 # Where it was deleted since it was nominated, nothing names it any more.
                 forget(self._gateway, [(name, False) for name in unknown])
@@ -139,10 +159,20 @@ def _writes(plan: TaskPlan) -> bool:
     return bool(plan.jobs) or plan.state is not None or plan.nudges is NudgeAction.CONSUME
 
 
+def _tell_torn(planned: Sequence[_Planned]) -> None:
+    for task, plan in planned:
+        if task.torn and plan.nudges is NudgeAction.CONSUME:
+            logger.warning(
+                "recurring task %r had half of a pending nudge, a hand was at the other: it is"
+                " served like a whole one",
+                task.name,
+            )
+
+
 def _decision(task: StoredTask, plan: TaskPlan, *, guarded: bool) -> list[Any]:
     nudge = "keep"
     if plan.nudges is NudgeAction.CONSUME:
-        nudge = "none" if task.requested_at is None else "consume"
+        nudge = "consume" if task.pending else "none"
     return [
         task.name,
         task.definition.decode(),

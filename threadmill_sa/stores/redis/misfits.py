@@ -33,6 +33,7 @@ class Misfit:
     handler: bytes | None = None
     tail: bytes | None = None  # with the handler: the lane that named it
     task: str | None = None  # whose instance an index calls it
+    wrong: str | None = None  # where it is not the row that tells
 
 
 class Misfits:
@@ -50,7 +51,7 @@ class Misfits:
         found = list({each.id: each for each in met}.values())
         if not found:
             return
-        faults = [None if each.row is None else fault(each.id, each.row) for each in found]
+        faults = [each.wrong or _fault(each) for each in found]
         records = [_record(each, wrong) for each, wrong in zip(found, faults, strict=True)]
         verdicts = self._gateway.run(
             "job_set_aside",
@@ -68,10 +69,11 @@ class Misfits:
             logger.warning(line, *told[: line.count("%")])
 
 
-def fault(identity: bytes, row: bytes) -> str | None:
-    """Return what is wrong with a stored row, or None."""
+def _fault(met: Misfit) -> str | None:
+    if met.row is None:
+        return None
     try:
-        Row(identity, row).summary()
+        Row(met.id, met.row).summary()
     except StoreInvariantError as error:
         return error.message
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from threadmill_sa.model.job import JobId, NodeId
@@ -16,8 +15,7 @@ from threadmill_sa.stores.redis.hashes import (
     node_view,
     span,
 )
-
-logger = logging.getLogger("threadmill_sa.redis")
+from threadmill_sa.stores.redis.once import Once
 
 
 class RedisNodes:
@@ -25,6 +23,7 @@ class RedisNodes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._once = Once()
 
     def beat(self, node: NodeInfo, held: Sequence[HeldJob]) -> frozenset[JobId]:
         lost = self._gateway.run(
@@ -48,5 +47,5 @@ class RedisNodes:
             try:
                 views.append(node_view(*found[start : start + 4]))
             except JUNK as error:  # a hand was at it; silent for long enough it is swept away
-                logger.warning("node %s left out of a listing: %s", id_text(found[start]), error)
+                self._once.warn(f"node {id_text(found[start])} left out of a listing: {error}")
         return sorted(views, key=lambda node: (node.started_at, node.id))

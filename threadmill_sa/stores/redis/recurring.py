@@ -35,6 +35,7 @@ from threadmill_sa.stores.redis.gateway import Gateway, as_text, instant_text, p
 from threadmill_sa.stores.redis.hashes import moment
 from threadmill_sa.stores.redis.jobs import pairs
 from threadmill_sa.stores.redis.materializing import Materialization, forget, read_tasks
+from threadmill_sa.stores.redis.once import Once
 
 logger = logging.getLogger("threadmill_sa.redis")
 
@@ -48,6 +49,7 @@ class RedisRecurring:
         self._gateway = gateway
         self._record = int(record_nudges)
         self._materialization = Materialization(gateway)
+        self._once = Once()
 
     def register(self, task: CronTask, *, now: datetime | None = None) -> RegisterOutcome:
         def attempt() -> RegisterOutcome | None:
@@ -56,7 +58,7 @@ class RedisRecurring:
                 return self._create(task, read_at)
             damage = found.fault()
             if damage is None:
-                return self._edit(found, task)
+                return self._edit(found, task, now)
             logger.warning("%s: it is replaced by what the code declares", damage)
             return self._create(task, read_at, instead_of=found)
 
@@ -95,7 +97,9 @@ class RedisRecurring:
             return None
         return RegisterOutcome.CREATED if instead_of is None else RegisterOutcome.UPDATED
 
-    def _edit(self, found: StoredTask, task: CronTask) -> RegisterOutcome | None:
+    def _edit(
+        self, found: StoredTask, task: CronTask, now: datetime | None
+    ) -> RegisterOutcome | None:
         stored, before = found.task, found.schedule
         edited = replace(
             task,
@@ -107,7 +111,7 @@ class RedisRecurring:
         )
         state = edited_state(edited, before, now=found.now)
         if edited == stored and state == before:
-            return RegisterOutcome.UNCHANGED
+            return self._mend(found, now)
         word = self._gateway.run(
             "task_edit",
             name=task.name,
@@ -119,6 +123,29 @@ class RedisRecurring:
             look_at=look_at(state),
         )
         return RegisterOutcome.UPDATED if word == b"edited" else None
+
+    def _mend(self, found: StoredTask, now: datetime | None) -> RegisterOutcome | None:
+        """Have ticks look for a task whose definition stays as it is."""
+        word = self._gateway.run(
+            "task_mend",
+            name=found.name,
+            was_definition=found.definition,
+            was_gate=found.gate,
+            was_state=found.state,
+            look_at=look_at(found.schedule),
+            now=instant_text(now),
+        )
+        if word == b"changed":
+            return None
+        if word == b"sound":
+            return RegisterOutcome.UNCHANGED
+        logger.warning(
+            "recurring task %r was not where ticks look for it, in %r or %r: it is now",
+            found.name,
+            self._gateway.key("due"),
+            self._gateway.key("nudged"),
+        )
+        return RegisterOutcome.UPDATED
 
     def set_enabled(self, name: str, *, enabled: bool, now: datetime | None = None) -> FlipOutcome:
         def attempt() -> FlipOutcome | None:
@@ -218,7 +245,7 @@ class RedisRecurring:
             try:
                 views += [] if task is None else [task.view()]
             except StoreInvariantError as error:
-                logger.warning("left out of a listing: %s", error)
+                self._once.warn(f"left out of a listing: {error}")
         return views
 
 

@@ -22,8 +22,10 @@ from sqlalchemy import (
     case,
     cast,
     column,
+    false,
     func,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -104,6 +106,10 @@ class SqlDialect(Protocol):
 
         Other columns of the row may change meanwhile where rows are locked one by one.
         """
+        ...
+
+    def keeps_its_snapshot(self) -> ColumnElement[bool]:
+        """Return the condition that this transaction may read and lock rows as they once were."""
         ...
 
     def revision_block(self, sequence: Sequence) -> Select[Any] | None:
@@ -215,6 +221,10 @@ class PostgresDialect:
         rows = select(key).select_from(table).where(*conditions)
         return rows.with_for_update(read=True, key_share=True)
 
+    def keeps_its_snapshot(self) -> ColumnElement[bool]:
+        level = func.pg_catalog.current_setting("transaction_isolation", type_=Text())
+        return or_(level == "repeatable read", level == "serializable")
+
     def revision_block(self, sequence: Sequence) -> Select[Any]:
         return select(sequence.next_value() * REVISION_BLOCK)
 
@@ -320,6 +330,9 @@ class SqliteDialect:
     ) -> Executable:
         # A write that changes nothing makes the transaction the one writer.
         return update(table).where(*conditions).values({key: key}).returning(key)
+
+    def keeps_its_snapshot(self) -> ColumnElement[bool]:
+        return false()  # who writes sees the latest, or is refused
 
     def revision_block(self, sequence: Sequence) -> None:
         del sequence  # AUTOINCREMENT draws them one by one

@@ -13,6 +13,7 @@ _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})  # serialization, dead
 _OUTAGE_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "57014", "25006"})
 _OUTAGE_CLASSES = ("08", "53", "58")
 _UNDEFINED_TABLE, _INSUFFICIENT_PRIVILEGE = "42P01", "42501"
+_LOCK_NOT_AVAILABLE = "55P03"
 _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
 # The file's, never a row's: permissions, memory, read-only, interrupt, I/O, corrupt, full disk,
 # cannot open, locking protocol, not a database.
@@ -42,6 +43,14 @@ def classify(error: BaseException) -> Fault:
     if lost or state in _OUTAGE_STATES or _never_connected(error, state):
         return Fault.OUTAGE
     return Fault.OTHER
+
+
+def waited_in_vain(error: BaseException | None) -> bool:
+    """Return True when a lock that another transaction holds was not to be had in time."""
+    if not isinstance(error, DBAPIError):
+        return False
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    return code == _SQLITE_BUSY or sql_state(error) == _LOCK_NOT_AVAILABLE
 
 
 def lacks_table(error: DBAPIError) -> bool:

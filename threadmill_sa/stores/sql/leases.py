@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 
 from threadmill_sa._util.forks import renew_in_child
 from threadmill_sa.clock import SystemClock
-from threadmill_sa.errors import StoreInvariantError
+from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
 from threadmill_sa.model.lease import (
     AcquireAnswer,
     AcquireVerdict,
@@ -23,12 +23,17 @@ from threadmill_sa.model.lease import (
 )
 from threadmill_sa.stores.sql.aside import engine_aside
 from threadmill_sa.stores.sql.dialects import SqlDialect
+from threadmill_sa.stores.sql.faults import waited_in_vain
 from threadmill_sa.stores.sql.leasehints import LeaseHints
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.statements import leases as statements
 from threadmill_sa.stores.sql.unit import Database
 
 T = TypeVar("T")
+
+# Of a call's time may be spent on one lock: there may be two to wait for, and what the wait was
+# for must be known before the caller gives the call up.
+_LOCK_SHARE = 0.25
 
 
 class _Statements:
@@ -104,7 +109,13 @@ class SqlLeases:
             # Never None: the row was there, or somebody else has just inserted it.
             return _held(other)
 
-        return self._write(work, timeout_seconds)
+        try:
+            return self._write(work, timeout_seconds)
+        except StoreUnavailableError as error:
+            if not waited_in_vain(error.__cause__):
+                raise
+            # By a fence of the term before, or by somebody who is about to begin the next one.
+            return AcquireAnswer(AcquireVerdict.HELD, _latest(name, found), 0.0)
 
     def renew(self, lease: Lease, *, ttl_seconds: float, timeout_seconds: float) -> RenewVerdict:
         binds = _binds(lease) | {"ttl_seconds": ttl_seconds}
@@ -155,8 +166,7 @@ class SqlLeases:
     def _write(self, work: Callable[[Connection], T], timeout_seconds: float) -> T:
         def bounded(connection: Connection) -> T:
             if self._sql.bound is not None:
-                milliseconds = max(1, round(timeout_seconds * 1000))
-                connection.execute(self._sql.bound, {"milliseconds": str(milliseconds)})
+                connection.execute(self._sql.bound, _bounds(timeout_seconds))
             return work(connection)
 
         return self._database.write(bounded)
@@ -164,6 +174,11 @@ class SqlLeases:
     def _clock(self) -> dict[str, Any]:
         # Taken inside the transaction: on SQLite after the wait for the write lock.
         return {} if self._dialect.own_clock else {"clock": SystemClock().now()}
+
+
+def _bounds(seconds: float) -> dict[str, str]:
+    shares = {"locks": _LOCK_SHARE, "whole": 1.0}
+    return {name: str(max(1, round(seconds * share * 1000))) for name, share in shares.items()}
 
 
 def _binds(lease: Lease) -> dict[str, Any]:
@@ -184,8 +199,12 @@ def _remaining(row: Row[Any]) -> float:
 def _held(row: Row[Any] | None) -> AcquireAnswer:
     if row is None:
         raise StoreInvariantError("a lease row has vanished: rows of leases are never deleted")
-    lease = Lease(row.name, row.holder or "", row.term)
-    return AcquireAnswer(AcquireVerdict.HELD, lease, _remaining(row))
+    return AcquireAnswer(AcquireVerdict.HELD, _latest(row.name, row), _remaining(row))
+
+
+def _latest(name: str, row: Row[Any] | None) -> Lease:
+    """The latest holding, without a holder once it was given back; or the first, to begin."""
+    return Lease(name, "", 1) if row is None else Lease(name, row.holder or "", row.term)
 
 
 def _view(row: Row[Any]) -> LeaseView:

@@ -165,10 +165,11 @@ class Materializing:
         jobs = [job for _, planned in plans.values() for job in planned.jobs]
         if jobs:
             self._writes.insert_jobs(connection, jobs, now=now)
+        # A compaction writes the state as it is: its version is that of the nudges as well.
         states = [
-            rows.state_values(planned.state)
-            for _, planned in plans.values()
-            if planned.state is not None
+            rows.state_values(planned.state or reading.state)
+            for reading, planned in plans.values()
+            if planned.state is not None or planned.nudges is NudgeAction.COMPACT
         ]
         if states:
             connection.execute(self._write_state, states)

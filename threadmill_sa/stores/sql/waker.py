@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -18,6 +20,8 @@ _GAP_SECONDS = 0.010  # between two wakes: the first goes at once, a burst costs
 _IDLE_SECONDS = 30.0  # thread and connection end after so long without a wake
 _STATUS_MIN_SECONDS, _STATUS_MAX_SECONDS = 0.002, 1.0  # growing pauses between status polls
 _STATUS_GIVE_UP_SECONDS = 300.0  # a longer transaction is left to the tick
+_CLOSE_SECONDS = 10.0  # close() waits for a wake under way
+_EXIT_SECONDS = 1.0  # so does the end of the interpreter, which would kill the thread
 _STATUS_MAX = 1000  # transactions watched at once; more are left to the tick
 
 
@@ -36,6 +40,7 @@ class Waker:
         self._clock = clock
         self.after_fork()
         renew_in_child(self)
+        _wakers.add(self)
 
     def after_fork(self) -> None:
         """Begin without thread and connection, which stayed in the parent."""
@@ -68,15 +73,15 @@ class Waker:
                 )
                 self._thread.start()
 
-    def close(self) -> None:
-        """End the thread and its connection; a later wake starts them again."""
+    def close(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
+        """Send what is wanted and end thread and connection; a later wake starts them again."""
         with self._lock:
             thread = self._thread
             if thread is not None:
                 self._closing.set()
                 self._due.put(None)
         if thread is not None:
-            thread.join(timeout=10.0)
+            thread.join(timeout_seconds)
 
     def _run(self) -> None:
         connection: Any = None
@@ -183,3 +188,13 @@ def _close_quietly(connection: Any) -> None:
         connection.close()
     except Exception as error:  # noqa: BLE001 - it was broken already
         logger.debug("closing the waking connection failed: %s", error)
+
+
+# A script that commits and ends at once would take its wake along.
+_wakers: weakref.WeakSet[Waker] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for waker in list(_wakers):
+        waker.close(_EXIT_SECONDS)

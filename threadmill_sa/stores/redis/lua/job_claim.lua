@@ -20,7 +20,7 @@ local rows, payloads, index, counters, processing = KEYS[1], KEYS[2], KEYS[3], K
 --@include rows
 --@include index
 
-local node, limit = ARGV[1], tonumber(ARGV[3])
+local node, left = ARGV[1], tonumber(ARGV[3])
 local now = moment(ARGV[2])
 local beat = text(clock()) -- Liveness is the server's to judge, whatever clock was injected.
 local handlers = cmsgpack.unpack(ARGV[4])
@@ -65,15 +65,16 @@ local function take(handler, queue, tail)
   row[STATE], row[STATE_AT], row[STARTED_AT], row[OWNER] = 'PROCESSING', text(now), text(now), node
   row[ATTEMPT], row[TOKEN] = row[ATTEMPT] + 1, row[TOKEN] + 1
   enter(id, row)
-  packed = cmsgpack.pack(row)
-  redis.call('HSET', rows, id, packed)
+  packed = write_row(id, row)
   redis.call('ZADD', processing, beat, id)
-  claimed[#claimed + 1] = id
-  claimed[#claimed + 1] = packed
-  claimed[#claimed + 1] = redis.call('HGET', payloads, id)
+  local at, payload = #claimed, redis.call('HGET', payloads, id)
+  claimed[at + 1], claimed[at + 2], claimed[at + 3] = id, packed, payload
 end
 
-local left = limit
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', payloads)
+redis.call('HLEN', counters)
+redis.call('ZCARD', processing)
 for _, queue in ipairs(queues) do
   if left > 0 then
     local found = heads(queue, left)

@@ -26,6 +26,11 @@ elseif row[STATE] == 'DELETED' then
 elseif row[STATE] == 'PROCESSING' then
   return 'running'
 end
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', index)
+redis.call('HLEN', counters)
+redis.call('ZCARD', delayed)
+redis.call('HLEN', trail)
 local now = text(moment(ARGV[2]))
 leave(id, row)
 redis.call('ZREM', delayed, id)

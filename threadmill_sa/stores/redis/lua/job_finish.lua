@@ -20,6 +20,13 @@ local delayed, processing, trail = KEYS[4], KEYS[5], KEYS[6]
 --@include index
 --@include ends
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', rows)
+redis.call('ZCARD', index)
+redis.call('HLEN', counters)
+redis.call('ZCARD', delayed)
+redis.call('ZCARD', processing)
+redis.call('HLEN', trail)
 local node = ARGV[1]
 local now = moment(ARGV[2])
 local verdicts = {}

@@ -23,6 +23,11 @@ local id = taken(records)
 if id then
   return { 'taken', id }
 end
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', payloads)
+redis.call('ZCARD', index)
+redis.call('HLEN', counters)
+redis.call('ZCARD', delayed)
 for _, record in ipairs(records) do
   bear(record, now)
 end

@@ -15,6 +15,10 @@ local rows, index, counters, delayed = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 --@include rows
 --@include index
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', rows)
+redis.call('ZCARD', index)
+redis.call('HLEN', counters)
 local now = text(moment(ARGV[1]))
 local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, ARGV[2])
 local promoted, misfits = 0, {}

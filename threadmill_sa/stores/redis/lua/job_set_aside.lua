@@ -23,6 +23,13 @@ local delayed, processing, trail = KEYS[5], KEYS[6], KEYS[7]
 --@include index
 --@include damage
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', rows)
+redis.call('HLEN', payloads)
+redis.call('ZCARD', index)
+redis.call('ZCARD', delayed)
+redis.call('ZCARD', processing)
+redis.call('HLEN', trail)
 local now = text(moment(ARGV[1]))
 local verdicts = {}
 for position, misfit in ipairs(cmsgpack.unpack(ARGV[3])) do

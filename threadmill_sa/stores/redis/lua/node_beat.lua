@@ -15,6 +15,10 @@ local nodes, beats, rows, processing = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 --@include clock
 --@include rows
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', beats)
+redis.call('HLEN', rows)
+redis.call('ZCARD', processing)
 local node = ARGV[1]
 local now = text(clock())
 redis.call('HSET', nodes, node .. ':info', ARGV[2])

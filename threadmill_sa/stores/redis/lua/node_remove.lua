@@ -9,6 +9,8 @@
 local nodes, beats = KEYS[1], KEYS[2]
 local node = ARGV[1]
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', beats)
 redis.call('HDEL', nodes, node .. ':info', node .. ':started')
 if redis.call('ZREM', beats, node) == 1 then
   return 'removed'

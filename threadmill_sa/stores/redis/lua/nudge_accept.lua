@@ -17,7 +17,8 @@ local tasks, sequences, nudged, nudge_records = KEYS[1], KEYS[2], KEYS[3], KEYS[
 
 local name = ARGV[1]
 local found = redis.call('HMGET', tasks, 'g:' .. name, 'r:' .. name)
-local gate, pending = found[1], found[2]
+-- A request is looked for whether or not there is one: a hand may have taken it.
+local gate, pending = found[1], redis.call('ZSCORE', nudged, name) and found[2]
 if not gate then
   return { 'unknown_task' }
 end
@@ -25,14 +26,15 @@ if string.sub(gate, 1, 1) ~= '1' then
   return { 'disabled' }
 end
 local revision = redis.call('HINCRBY', sequences, 'revision', 1)
-redis.call('HSET', tasks, 'r:' .. name, revision)
 local recorded = ARGV[3] == '1'
 -- The server's clock only goes on, so a pending request is the earlier one: a burst costs less.
-if recorded or not pending or ARGV[2] ~= '' then
-  local now = moment(ARGV[2]) -- asked once: some servers' clock goes on within a script
+-- It is asked once: that of some servers goes on within a script.
+local now = (recorded or not pending or ARGV[2] ~= '') and moment(ARGV[2])
+if recorded then
+  record_nudge(revision, name, gate, now, false)
+end
+redis.call('HSET', tasks, 'r:' .. name, revision)
+if now then
   redis.call('ZADD', nudged, 'LT', text(now), name)
-  if recorded then
-    record_nudge(revision, name, gate, now, false)
-  end
 end
 return { 'accepted', revision }

@@ -18,6 +18,10 @@ local nudge_records, snapshots = KEYS[4], KEYS[5]
 --@include tasks
 --@include records
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', nudged)
+redis.call('HLEN', sequences)
+redis.call('LLEN', snapshots)
 local name = ARGV[1]
 local pending = redis.call('HGET', tasks, 'r:' .. name)
 for _, revision in ipairs(cmsgpack.unpack(ARGV[2])) do

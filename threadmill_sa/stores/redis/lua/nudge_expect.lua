@@ -13,6 +13,9 @@ local tasks, sequences, nudge_records = KEYS[1], KEYS[2], KEYS[3]
 --@include clock
 --@include records
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', tasks)
+redis.call('HLEN', nudge_records)
 local now = moment(ARGV[1])
 local promises = {}
 for _, name in ipairs(cmsgpack.unpack(ARGV[2])) do

@@ -23,6 +23,8 @@ local name = ARGV[1]
 if not unchanged(name, ARGV[2], ARGV[3], ARGV[4]) then
   return 'changed'
 end
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', due)
 local epoch = redis.call('HINCRBY', sequences, 'epoch', 1)
 redis.call('HSET', tasks, 'd:' .. name, ARGV[5], 'g:' .. name, ARGV[6] .. ':' .. epoch)
 write_state(name, ARGV[7], ARGV[8])

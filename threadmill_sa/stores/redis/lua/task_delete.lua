@@ -12,6 +12,9 @@ local tasks, due, nudged = KEYS[1], KEYS[2], KEYS[3]
 
 --@include tasks
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', due)
+redis.call('ZCARD', nudged)
 local name = ARGV[1]
 if redis.call('HDEL', tasks, 'd:' .. name, 'g:' .. name, 's:' .. name) == 0 then
   return 'unknown_task'

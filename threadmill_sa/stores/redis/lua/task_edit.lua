@@ -21,6 +21,8 @@ local name = ARGV[1]
 if not unchanged(name, ARGV[2], ARGV[3], ARGV[4]) then
   return 'changed'
 end
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', due)
 redis.call('HSET', tasks, 'd:' .. name, ARGV[5])
 write_state(name, ARGV[6], ARGV[7])
 return 'edited'

@@ -11,6 +11,9 @@ local tasks, due, nudged = KEYS[1], KEYS[2], KEYS[3]
 
 --@include tasks
 
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('HLEN', tasks)
+redis.call('ZCARD', nudged)
 local forgotten = {}
 for _, named in ipairs(cmsgpack.unpack(ARGV[1])) do
   local name = named[1]

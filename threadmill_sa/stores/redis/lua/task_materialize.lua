@@ -37,7 +37,9 @@ local function stands(decision)
     return false
   end
   local held = redis.call('HEXISTS', counters, 't:' .. name) == 1
+  -- Either half of a nudge is one: a hand may have taken the other.
   local pending = redis.call('HEXISTS', tasks, 'r:' .. name) == 1
+    or redis.call('ZSCORE', nudged, name) ~= false
   return (guard == 'any' or guard == held) and (nudge == 'keep' or (nudge == 'consume') == pending)
 end
 
@@ -56,6 +58,11 @@ local id = taken(records)
 if id then
   return { 'taken', id }
 end
+-- A key that holds something else ends the script here, before it has written anything.
+redis.call('ZCARD', due)
+redis.call('HLEN', payloads)
+redis.call('ZCARD', index)
+redis.call('ZCARD', delayed)
 for _, record in ipairs(records) do
   bear(record, now)
 end

@@ -110,18 +110,24 @@ def release_lease(schema: Schema, dialect: SqlDialect) -> Update:
 
 
 def fence_lease(schema: Schema, dialect: SqlDialect) -> Executable:
-    """Give a row when the term holds, and keep it holding until the transaction ends."""
+    """Give a row when the term holds, and keep it holding until the transaction ends.
+
+    Where the transaction may see the row as it was before a renewal, its expiry says nothing. The
+    lock on its keys then does: it fails once another term has begun, and holds the next one off.
+    """
     leases = schema.leases
-    lasting = leases.c.expires_at > dialect.clock_value()
+    lasting = or_(leases.c.expires_at > dialect.clock_value(), dialect.keeps_its_snapshot())
     return dialect.kept(leases, leases.c.term, *_is_held(schema), lasting)
 
 
 def bound_waits() -> Select[Any]:
-    """Bound the waits of this PostgreSQL transaction, and of it alone: poolers share sessions."""
-    milliseconds = bindparam("milliseconds", type_=String())
+    """Bound the waits of this PostgreSQL transaction, and of it alone: poolers share sessions.
+
+    The one for locks must be the shorter one, else it never speaks.
+    """
     return select(
-        func.pg_catalog.set_config("lock_timeout", milliseconds, True),
-        func.pg_catalog.set_config("statement_timeout", milliseconds, True),
+        func.pg_catalog.set_config("lock_timeout", bindparam("locks", type_=String()), True),
+        func.pg_catalog.set_config("statement_timeout", bindparam("whole", type_=String()), True),
     )
 
 

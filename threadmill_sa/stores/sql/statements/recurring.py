@@ -267,7 +267,7 @@ def commit_nudged(schema: Schema, dialect: SqlDialect) -> Update:
 
 
 def _version(schema: Schema) -> ColumnElement[str]:
-    """The transaction that wrote the state row: every change of task or schedule writes it."""
+    """The transaction that wrote the state row, as every change of a task and compaction does."""
     return cast(literal_column(f"{schema.cron_task_state.name}.xmin"), Text())
 
 

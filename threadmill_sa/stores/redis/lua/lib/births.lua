@@ -40,7 +40,7 @@ local function bear(record, now)
     due = text(now + record[4])
   end
   local row = { record[2], text(now), text(now), due, false, 0, 0, false, 0,
-    record[5], record[6], record[7], task, record[9] }
+    record[5], record[6], record[7], task, record[9], record[10] ~= false }
   put(born.rows, id, cmsgpack.pack(row))
   if record[10] then
     put(born.payloads, id, record[10])

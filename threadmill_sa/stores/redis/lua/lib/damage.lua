@@ -66,7 +66,7 @@ end
 -- End the job as one that cannot be run, with every field as a reader takes it.
 local function quarantine(id, row, now, reason, message)
   for _, position in ipairs(COUNTS) do
-    if not is_count(row[position]) then
+    if not is_count(row[position], MOST[position]) then
       row[position] = 0
     end
   end
@@ -87,6 +87,10 @@ end
 
 -- Let the job be found where its sound row says.
 local function restore(id, row)
+  if row[STATE] == 'SCHEDULED' and type(row[SCHEDULED_AT]) ~= 'string' then
+    row[SCHEDULED_AT] = row[STATE_AT] -- It waits for no instant, so it is due.
+    write_row(id, row)
+  end
   enter(id, row)
   if row[STATE] == 'SCHEDULED' then
     redis.call('ZADD', delayed, row[SCHEDULED_AT], id)

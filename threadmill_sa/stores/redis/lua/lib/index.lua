@@ -18,13 +18,27 @@ local function shift(field, by)
   shifts[field] = (shifts[field] or 0) + by
 end
 
--- Write the counters once for the whole script; one that reaches zero is dropped, and so is what a
--- hand has left below it or as no number.
+-- Begin a counter anew that a hand has left as no number, or below zero: that of a state by the
+-- index, that of a queue from nothing. A task's stays, and holds it until lua/task_recount counts.
+local function restart(field)
+  local kind, prefix = string.sub(field, 1, 2), 's\0' .. string.sub(field, 3) .. '\0'
+  if kind ~= 't:' then
+    redis.call('HDEL', counters, field)
+  end
+  local number = redis.call('ZLEXCOUNT', index, '[' .. prefix, '(' .. prefix .. 'g')
+  if kind == 's:' and number > 0 then
+    redis.call('HSET', counters, field, number)
+  end
+end
+
+-- Write the counters once for the whole script; one that falls to zero is dropped.
 local function settle()
   for field, by in pairs(shifts) do
-    local count = by == 0 and 1 or redis.pcall('HINCRBY', counters, field, by)
-    if type(count) ~= 'number' or count <= 0 then
+    local number = by == 0 and 1 or redis.pcall('HINCRBY', counters, field, by)
+    if number == 0 and by < 0 then
       redis.call('HDEL', counters, field)
+    elseif type(number) ~= 'number' or number <= 0 then
+      restart(field)
     end
   end
 end

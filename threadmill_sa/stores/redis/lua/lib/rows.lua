@@ -1,5 +1,6 @@
 -- The fields of a job's row by position. New ones are added at the end: releases share the rows.
--- Needs `rows`. Absent values are false, since nil would cut the array.
+-- Needs `rows`. Absent values are false, since nil would cut the array. The host alone looks at the
+-- last one, 15: whether the job has a payload.
 
 local STATE, STATE_AT, CREATED_AT, SCHEDULED_AT, STARTED_AT = 1, 2, 3, 4, 5
 local ATTEMPT, TOKEN, OWNER, ENTRIES = 6, 7, 8, 9
@@ -12,6 +13,8 @@ for _, state in ipairs(STATES) do
   KNOWN[state] = true
 end
 local TEXTS, COUNTS = { QUEUE, HANDLER, PLACE, REST }, { ATTEMPT, TOKEN, ENTRIES }
+-- A loop over the entries must end soon; model/limits.py has the same bounds.
+local MOST = { [ATTEMPT] = 2147483647, [TOKEN] = 2147483647, [ENTRIES] = 100000 }
 
 -- Whether the fields that no attempt changes can be worked with.
 local function identified(row)
@@ -23,14 +26,14 @@ local function identified(row)
   return row[TASK] == false or type(row[TASK]) == 'string'
 end
 
-local function is_count(value)
-  return type(value) == 'number' and value >= 0 and value % 1 == 0
+local function is_count(value, most)
+  return type(value) == 'number' and value >= 0 and value <= most and value % 1 == 0
 end
 
 -- Whether the scripts can work with the row; what the host alone reads is not judged here.
 local function sound(row)
   for _, position in ipairs(COUNTS) do
-    if not is_count(row[position]) then
+    if not is_count(row[position], MOST[position]) then
       return false
     end
   end
@@ -51,5 +54,7 @@ local function read_row(id)
 end
 
 local function write_row(id, row)
-  redis.call('HSET', rows, id, cmsgpack.pack(row))
+  local packed = cmsgpack.pack(row)
+  redis.call('HSET', rows, id, packed)
+  return packed
 end

@@ -9,13 +9,17 @@ local function unchanged(name, definition, gate, state)
   return (is[1] or '') == definition and (is[2] or '') == gate and (is[3] or '') == state
 end
 
-local function write_state(name, state, look_at)
-  redis.call('HSET', tasks, 's:' .. name, state)
+local function look(name, look_at)
   if look_at == '' then
     redis.call('ZREM', due, name)
   else
     redis.call('ZADD', due, look_at, name)
   end
+end
+
+local function write_state(name, state, look_at)
+  redis.call('HSET', tasks, 's:' .. name, state)
+  look(name, look_at)
 end
 
 local function drop_nudge(name)
