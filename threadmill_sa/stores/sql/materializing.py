@@ -78,7 +78,7 @@ class Materializing:
         if not names:
             return []
         if len(names) == 1 and not wait and self._dialect.versions_rows:
-            done = self._database.write_singly(
+            done = self._database.write_one(
                 lambda connection: self._at_once(connection, names[0], plan, now)
             )
             if done is not None:

@@ -21,7 +21,7 @@ OWN_OPTIONS: Final[Mapping[str, Any]] = {
 class Prepared:
     """A statement that is sent as the text SQLAlchemy made of it, without asking its cache again.
 
-    Inside a caller's transaction that is a third of what a nudge costs. Source:
+    Inside a caller's transaction that is about a fifth of what a nudge costs. Source:
     docs/decisions/0014-joined-writes-as-text.md.
 
     Args:

@@ -87,16 +87,12 @@ class Database:
         return self._run(self._reader, work)
 
     def write_one(self, statement: Callable[[Connection], T]) -> T:
-        """As `write`, for work that executes a single statement.
+        """As `write`, for a single statement, or several that need no common transaction.
 
-        PostgreSQL gives it a transaction without being asked, which saves two of three round
+        PostgreSQL gives each a transaction without being asked, which saves two of three round
         trips. Source: docs/decisions/0008-round-trips-of-a-wake.md.
         """
         return self._run(self._single or self._writer, statement)
-
-    def write_singly(self, work: Callable[[Connection], T]) -> T:
-        """As `write_one`, for work of several statements that need no common transaction."""
-        return self._run(self._single or self._writer, work)
 
     def read_one(self, statement: Callable[[Connection], T]) -> T:
         """As `read`, for work that executes a single statement."""
