@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from tests.promises.shop import WAIT_SECONDS, Stepped, impatient, in_thread
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.engine.recurring.planner import Planner
-from threadmill_sa.model.job import DeleteVerdict, OutcomeKind
+from threadmill_sa.model.job import DeleteVerdict, FinishVerdict, OutcomeKind
+from threadmill_sa.model.node import HeldJob, NodeInfo
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.stores.sql.store import SqlStore
@@ -222,6 +223,34 @@ def test_a_reclaim_passes_by_what_a_finish_holds(
         )
 
     assert [orphan.id for orphan, _ in ended] == [second]
+
+
+@pytest.mark.parametrize("write", ["finish", "beat"])
+def test_a_batch_locks_the_jobs_of_a_node_in_the_order_of_their_ids(
+    pg_engine: Engine, write: str
+) -> None:
+    """A finish and a heartbeat of one node meet in many rows, sent in either order."""
+    store = SqlStore(pg_engine)
+    insert(store, 500)
+    with pg_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE threadmill_jobs"))
+    node = NodeInfo(new_node(), "host", 1, None, 1)
+    held = sorted(claim(store, node.id, 20), key=lambda job: job.id, reverse=True)
+    last, first = held[0].id, held[-1].id
+
+    def work() -> object:
+        if write == "finish":
+            return store.jobs.finish(node.id, [outcome(job) for job in held], now=T0)
+        return store.nodes.beat(node, [HeldJob(job.id, job.attempt_token) for job in held])
+
+    with pg_engine.begin() as holder:
+        _hold(holder, "jobs", f"id = '{last}'")
+        writing = in_thread(work)
+        _await_waiting(pg_engine)
+        free = _free(pg_engine, "jobs", "id")
+
+    assert first not in free
+    assert writing() in ([FinishVerdict.RECORDED] * len(held), frozenset())
 
 
 def test_a_folding_leaves_the_deltas_that_another_one_holds(

@@ -41,6 +41,28 @@ PROCESSING = (
         store="sqlite",
     ),
     Mutant(
+        "finish-locks-in-the-order-of-its-call",
+        "a finish and a heartbeat lock the jobs of their node in one order",
+        "threadmill_sa/stores/sql/jobs.py",
+        "firsts.values()), key=lambda each: each.job_id\n",
+        "firsts.values()), key=lambda each: 0\n",
+        tests_of(
+            "store_only/test_locks.py",
+            "test_a_batch_locks_the_jobs_of_a_node_in_the_order_of_their_ids",
+        ),
+    ),
+    Mutant(
+        "heartbeat-locks-in-the-order-of-its-call",
+        "a finish and a heartbeat lock the jobs of their node in one order",
+        "threadmill_sa/stores/sql/nodes.py",
+        "sorted(held, key=lambda each: each.job_id)",
+        "list(held)",
+        tests_of(
+            "store_only/test_locks.py",
+            "test_a_batch_locks_the_jobs_of_a_node_in_the_order_of_their_ids",
+        ),
+    ),
+    Mutant(
         "claim-keeps-the-token",
         "each claim of a job raises its token",
         _JOBS,

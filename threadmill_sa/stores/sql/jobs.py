@@ -172,7 +172,10 @@ class SqlJobs:
         firsts: dict[tuple[JobId, int], int] = {}
         for number, outcome in enumerate(outcomes):
             firsts.setdefault((outcome.job_id, outcome.attempt_token), number)
-        sent = [outcomes[number] for number in firsts.values()]
+        # By id, as a heartbeat's: the order in which a batch locks its rows is that of its keys.
+        sent = sorted(
+            (outcomes[number] for number in firsts.values()), key=lambda each: each.job_id
+        )
         packed = record_text(self._dialect, [rows.outcome_record(each) for each in sent])
         ended = connection.execute(
             self._finish,

@@ -30,6 +30,7 @@ class SqlNodes:
 
     def beat(self, node: NodeInfo, held: Sequence[HeldJob]) -> frozenset[JobId]:
         clock = {"clock": SystemClock().now()}
+        held = sorted(held, key=lambda each: each.job_id)  # locked in the order of a finish batch
         records = [{"id": each.job_id, "token": each.attempt_token} for each in held]
 
         def work(connection: Connection) -> frozenset[JobId]:
