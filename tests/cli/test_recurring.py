@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, column, table, text
 
 from tests.cli.tools import answer, invoke
 from tests.fixtures.sql import engine_for
 from threadmill_sa import Every, JobId, Threadmill
+from threadmill_sa.stores.sql.schema import UtcDateTime
 
 ODD_NAMES = ["a/b", "two words", "\N{PARTY POPPER} party", "-dash", "[bold]x[/bold]", "quote'\"s"]
 
@@ -234,6 +235,75 @@ def test_a_broken_task_is_listed_with_its_reason(url: str) -> None:
     assert "broken" in listed.splitlines()[1]
     assert preview.exit_code == 1
     assert "[TM-V04]" in preview.stderr
+
+
+@pytest.mark.parametrize("wanted", ["fire", "nudge"])
+def test_show_names_the_job_that_holds_a_task_back(stocked_url: str, wanted: str) -> None:
+    target = ("--url", stocked_url)
+    with engine_for(stocked_url) as engine:
+        tm = Threadmill(engine)
+        tm.nudge("outbox-pump")
+        tm.tick()
+        [job] = tm.list_jobs(task="outbox-pump")
+        before = answer("recurring", "show", "outbox-pump", *target)
+        if wanted == "nudge":
+            tm.nudge("outbox-pump")
+        else:
+            make_due(engine, "outbox-pump")
+        tm.tick()
+        held = answer("recurring", "show", "outbox-pump", *target)
+        words = invoke("recurring", "show", "outbox-pump", *target).stdout
+        tm.delete_job(job.id)
+        freed = answer("recurring", "show", "outbox-pump", *target)
+        tm.close()
+
+    assert before["held_by"] is None
+    assert held["state"] == "enabled"
+    since = held["held_by"].pop("since")
+    assert held["held_by"] == {"job": str(job.id), "state": "ENQUEUED"}
+    assert since == (held["nudge_requested_at"] or job.created_at.isoformat())
+    line = next(line for line in words.splitlines() if line.startswith("held "))
+    moment = datetime.fromisoformat(since).replace(tzinfo=None)
+    assert line.split(maxsplit=1)[1] == f"by job {job.id} since {moment} UTC; it is ENQUEUED"
+    assert freed["held_by"] is None
+
+
+def test_a_paused_task_is_not_held(url: str) -> None:
+    with engine_for(url) as engine:
+        tm = Threadmill(engine)
+        tm.nudge("outbox-pump")
+        tm.tick()
+        tm.nudge("outbox-pump")
+        tm.close()
+        with engine.begin() as connection:  # a nudge that commits during the pause stays so
+            connection.execute(text("UPDATE threadmill_cron_tasks SET enabled = 0"))
+
+    shown = answer("recurring", "show", "outbox-pump", "--url", url)
+    assert (shown["state"], len(shown["nudge_revisions"])) == ("disabled", 1)
+    assert shown["held_by"] is None
+
+
+def test_a_damaged_job_does_not_hide_its_task(url: str) -> None:
+    with engine_for(url) as engine:
+        tm = Threadmill(engine)
+        tm.nudge("outbox-pump")
+        tm.tick()
+        tm.close()
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE threadmill_jobs SET created_at = 'yesterday'"))
+
+    assert answer("recurring", "show", "outbox-pump", "--url", url)["held_by"] is None
+
+
+def make_due(engine: Engine, task: str) -> None:
+    """Let the next run of `task` lie an hour back, before whatever is stored now."""
+    state = table(
+        "threadmill_cron_task_state", column("task_name"), column("next_run_at", UtcDateTime)
+    )
+    past = datetime.now(UTC) - timedelta(hours=1)
+    change = state.update().where(state.c.task_name == task).values(next_run_at=past)
+    with engine.begin() as connection:
+        connection.execute(change)
 
 
 def test_a_name_with_control_characters_is_refused(url: str) -> None:

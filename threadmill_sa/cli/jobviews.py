@@ -59,7 +59,7 @@ def job_fields(job: Job) -> dict[str, str]:
         fields[name] = NOTHING if instant is None else f"{utc(instant)} UTC"
     for number, entry in enumerate(job.history, 1):
         told = f"{utc(entry.at)} UTC  {entry.state}  attempt {entry.attempt}  {entry.reason}"
-        first_line = next(iter((entry.message or "").splitlines()), "")
+        first_line = (entry.message or "").split("\n", 1)[0]
         fields[f"history {number}"] = f"{told}  {first_line}".rstrip()
     return fields
 

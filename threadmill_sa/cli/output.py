@@ -1,4 +1,8 @@
-"""What commands print: JSON for programs, tables for people."""
+"""What commands print: JSON for programs, tables for people.
+
+Nothing else of the command line writes to a terminal, and no text leaves here that could steer
+one: most of it is not the operator's own.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from threadmill_sa._util.visible import visible_line, visible_text
+
 _GAP = "  "
 
 
@@ -32,22 +38,22 @@ def emit_json_line(value: object) -> None:
 
 def emit_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table: drawn on a terminal, aligned columns elsewhere; no cell is ever cut."""
-    body = [list(row) for row in rows]
+    body = [_cells(row) for row in rows]
     if sys.stdout.isatty():
         table = Table(header_style="bold")
         for heading in headings:
-            table.add_column(Text(heading), overflow="fold")
+            table.add_column(Text(visible_line(heading)), overflow="fold")
         for row in body:
             table.add_row(*(Text(cell) for cell in row))
         Console().print(table)
         return
-    for line in aligned([list(headings), *body]):
+    for line in aligned([_cells(headings), *body]):
         click.echo(line)
 
 
 def emit_fields(fields: Mapping[str, str]) -> None:
     """Print one `name  value` line for each field; never wrapped."""
-    for line in aligned([[name, value] for name, value in fields.items()]):
+    for line in aligned([_cells(field) for field in fields.items()]):
         click.echo(line)
 
 
@@ -62,9 +68,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def note(line: str) -> None:
-    """Print a remark for people on stderr."""
-    click.echo(line, err=True)
+def say(text: str) -> None:
+    """Print a result on stdout; its newlines stay."""
+    click.echo(visible_text(text), nl=not text.endswith("\n"))
+
+
+def note(text: str) -> None:
+    """Print a remark for people on stderr; its newlines stay."""
+    click.echo(visible_text(text), err=True, nl=not text.endswith("\n"))
+
+
+def _cells(row: Sequence[str]) -> list[str]:
+    return [visible_line(cell) for cell in row]
 
 
 def _plain(value: object) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from threadmill_sa._util.visible import visible_text
 from threadmill_sa.cli.commands.database import database
 from threadmill_sa.cli.commands.demo import demo
 from threadmill_sa.cli.commands.jobs import jobs
@@ -18,7 +20,7 @@ from threadmill_sa.cli.commands.leases import leases
 from threadmill_sa.cli.commands.recurring import recurring
 from threadmill_sa.cli.commands.worker import worker
 from threadmill_sa.cli.options import JSON_KEY, TRACEBACK_KEY
-from threadmill_sa.cli.output import emit_json
+from threadmill_sa.cli.output import emit_json, note
 from threadmill_sa.errors import ThreadmillError
 
 FAILED = 1
@@ -43,15 +45,20 @@ Environment:
 class Program(click.Group):
     """A group whose commands end with a line and an exit code instead of a traceback."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _visible_refusals():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _visible_refusals():
+                return super().invoke(ctx)
         except ThreadmillError as error:
             _fail(ctx, str(error), code=error.code, message=error.message, facts=error.facts)
         except SQLAlchemyError as error:
             _fail(ctx, _database_line(error), code="database", message=_database_line(error))
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            note("interrupted")
             ctx.exit(INTERRUPTED)
 
 
@@ -69,6 +76,21 @@ program.add_command(jobs)
 program.add_command(leases)
 
 
+@contextmanager
+def _visible_refusals() -> Iterator[None]:
+    """Refusals of the command line repeat what was typed, and click prints them as they are."""
+    try:
+        yield
+    except click.ClickException as error:
+        told = error.format_message()
+        shown = visible_text(told)
+        if shown == told:
+            raise
+        if isinstance(error, click.UsageError):
+            raise click.UsageError(shown, error.ctx) from error
+        raise click.ClickException(shown) from error
+
+
 def _fail(
     ctx: click.Context,
     line: str,
@@ -83,8 +105,8 @@ def _fail(
         facts: of the error; those that are plain values become fields beside code and message.
     """
     if ctx.meta.get(TRACEBACK_KEY):
-        click.echo(traceback.format_exc(), err=True, nl=False)
-    click.echo(f"error: {line}", err=True)
+        note(traceback.format_exc())
+    note(f"error: {line}")
     if ctx.meta.get(JSON_KEY):
         plain = {name: value for name, value in facts.items() if isinstance(value, _PLAIN)}
         emit_json({"error": plain | {"code": code, "message": message}})

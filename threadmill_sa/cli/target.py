@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from threadmill_sa import sqlite
 from threadmill_sa.app import Threadmill
+from threadmill_sa.cli.output import note
 from threadmill_sa.cli.redis_url import is_redis_url, open_redis
 from threadmill_sa.errors import InvalidValueError, SchemaError, ThreadmillError
 from threadmill_sa.stores.sql.servers import engine_url
@@ -134,7 +135,7 @@ def _guarded(factory: Any, what: str) -> Any:
 
 def _failed(what: str, error: Exception) -> click.ClickException:
     """The user's own code raised: the trace is what helps."""
-    click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    note("".join(traceback.format_exception(error)))
     return click.ClickException(f"{what} failed: {type(error).__name__}: {error}")
 
 

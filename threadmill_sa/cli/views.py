@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from threadmill_sa.errors import ScheduleError
+from threadmill_sa.model.job import Job
 from threadmill_sa.model.recurring import CronTaskView
+from threadmill_sa.model.state import UNFINISHED, JobState
 from threadmill_sa.model.trigger import TriggerKind
 from threadmill_sa.model.walltime import load_zone
 
@@ -24,6 +27,28 @@ LIST_HEADINGS = (
     "last run (UTC)",
     "nudges",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A run is wanted, and an unfinished instance holds it back.
+
+    since: when the run was first wanted beside that instance.
+    """
+
+    job: UUID
+    state: JobState
+    since: datetime
+
+    @classmethod
+    def of(cls, view: CronTaskView, job: Job | None, *, now: datetime) -> Self | None:
+        """Return what `job`, the last instance of a tick, holds back at `now`, if anything."""
+        wanted = [view.nudge_requested_at] if view.nudge_requested_at is not None else []
+        if view.next_run_at is not None and view.next_run_at <= now:
+            wanted.append(view.next_run_at)
+        if not (view.enabled and wanted) or job is None or job.state not in UNFINISHED:
+            return None
+        return cls(job.id, job.state, max(job.created_at, min(wanted)))
 
 
 def task_json(view: CronTaskView) -> dict[str, Any]:
@@ -50,7 +75,7 @@ def task_row(view: CronTaskView) -> list[str]:
     ]
 
 
-def task_fields(view: CronTaskView) -> dict[str, str]:
+def task_fields(view: CronTaskView, hold: Hold | None) -> dict[str, str]:
     """One line for each fact of a task."""
     broken = view.broken_reason
     fields = {
@@ -79,6 +104,9 @@ def task_fields(view: CronTaskView) -> dict[str, str]:
     ):
         fields[name] = both(instant, view.zone)
     fields["last job"] = NOTHING if view.last_run_job_id is None else str(view.last_run_job_id)
+    fields["held"] = NOTHING
+    if hold is not None:
+        fields["held"] = f"by job {hold.job} since {utc(hold.since)} UTC; it is {hold.state}"
     return fields
 
 

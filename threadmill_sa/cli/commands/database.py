@@ -9,7 +9,7 @@ import click
 
 from threadmill_sa import migrations
 from threadmill_sa.cli.options import chosen_target, output_options, target_options, wants_json
-from threadmill_sa.cli.output import emit_fields, emit_json, note
+from threadmill_sa.cli.output import emit_fields, emit_json, note, say
 from threadmill_sa.errors import ThreadmillError
 
 
@@ -32,9 +32,9 @@ def upgrade(ctx: click.Context, app: str | None, url: str | None, schema: str | 
     if wants_json(ctx):
         emit_json({"store": store, "applied": applied, "head": migrations.HEAD})
     elif applied:
-        click.echo(f"{store}: applied {', '.join(applied)}")
+        say(f"{store}: applied {', '.join(applied)}")
     else:
-        click.echo(f"{store}: already at {migrations.HEAD}")
+        say(f"{store}: already at {migrations.HEAD}")
 
 
 @database.command()
@@ -49,7 +49,7 @@ def validate(ctx: click.Context, app: str | None, url: str | None, schema: str |
     if wants_json(ctx):
         emit_json({"store": store, "valid": True, "head": migrations.HEAD})
     else:
-        click.echo(f"{store}: valid at {migrations.HEAD}")
+        say(f"{store}: valid at {migrations.HEAD}")
 
 
 @database.command()
@@ -70,7 +70,7 @@ def sql(
     if wants_json(ctx):
         emit_json({"sql": text})
     elif text:
-        click.echo(text, nl=not text.endswith("\n"))
+        say(text)
     else:
         note(f"nothing is missing: the schema is at {migrations.HEAD}")
 
@@ -104,7 +104,7 @@ def grants(
     if wants_json(ctx):
         emit_json({"role": role, "sql": text})
     else:
-        click.echo(text, nl=not text.endswith("\n"))
+        say(text)
 
 
 @database.command("host-revision")
@@ -140,9 +140,9 @@ def host_revision(
     if wants_json(ctx):
         emit_json({"revision": name, "file": None if path is None else str(path), "text": text})
     elif path is None:
-        click.echo(text, nl=False)
+        say(text)
     else:
-        click.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _write(output: Path, name: str, text: str) -> Path:

@@ -8,7 +8,7 @@ import click
 
 from threadmill_sa.cli.jobviews import LIST_HEADINGS, job_fields, job_json, job_row, summary_json
 from threadmill_sa.cli.options import chosen_target, output_options, target_options, wants_json
-from threadmill_sa.cli.output import emit_fields, emit_json, emit_table, note
+from threadmill_sa.cli.output import emit_fields, emit_json, emit_table, note, say
 from threadmill_sa.errors import ThreadmillError
 from threadmill_sa.model import limits
 from threadmill_sa.model.job import JobId
@@ -97,7 +97,7 @@ def delete(
     if wants_json(ctx):
         emit_json({"job": job_id, "deleted": deleted})
     else:
-        click.echo(f"{job_id}: deleted" if deleted else f"{job_id}: was deleted already")
+        say(f"{job_id}: deleted" if deleted else f"{job_id}: was deleted already")
 
 
 def _unknown(job_id: UUID) -> ThreadmillError:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import click
 
+from threadmill_sa.app import Threadmill
 from threadmill_sa.cli.options import chosen_target, output_options, target_options, wants_json
-from threadmill_sa.cli.output import emit_fields, emit_json, emit_table, note
+from threadmill_sa.cli.output import emit_fields, emit_json, emit_table, note, say
 from threadmill_sa.cli.target import Target
 from threadmill_sa.cli.views import (
     LIST_HEADINGS,
+    Hold,
     in_zone,
     task_fields,
     task_json,
     task_row,
     utc,
 )
+from threadmill_sa.clock import SystemClock
+from threadmill_sa.errors import StoreInvariantError
 from threadmill_sa.model import limits
+from threadmill_sa.model.job import Job, JobId
+from threadmill_sa.model.recurring import CronTaskView
 
 _NAMES = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _NAME = click.argument("name")
@@ -50,13 +56,14 @@ def list_tasks(ctx: click.Context, app: str | None, url: str | None, schema: str
 def show(
     ctx: click.Context, name: str, app: str | None, url: str | None, schema: str | None
 ) -> None:
-    """Show one task: definition, schedule and pending nudges."""
+    """Show one task: definition, schedule, pending nudges, and the job that holds it back."""
     with chosen_target(ctx, app, url, schema).open() as tm:
         view = tm.get_recurring(name)
+        hold = Hold.of(view, _in_flight(tm, view), now=SystemClock().now())
     if wants_json(ctx):
-        emit_json(task_json(view))
+        emit_json(task_json(view) | {"held_by": hold})
     else:
-        emit_fields(task_fields(view))
+        emit_fields(task_fields(view, hold))
 
 
 @recurring.command()
@@ -111,7 +118,7 @@ def nudge(
         emit_json([{"task": each.task, "revision": each.revision} for each in receipts])
         return
     for each in receipts:
-        click.echo(f"{each.task}: nudged")
+        say(f"{each.task}: nudged")
 
 
 @recurring.command()
@@ -128,7 +135,7 @@ def trigger(
     if wants_json(ctx):
         emit_json({"task": name, "job": job_id})
     else:
-        click.echo(f"{name}: job {job_id}")
+        say(f"{name}: job {job_id}")
 
 
 @recurring.command()
@@ -191,7 +198,16 @@ def delete(
     if wants_json(ctx):
         emit_json({"task": name, "deleted": True})
     else:
-        click.echo(f"{name}: deleted")
+        say(f"{name}: deleted")
+
+
+def _in_flight(tm: Threadmill, view: CronTaskView) -> Job | None:
+    if view.in_flight_job_id is None:
+        return None
+    try:
+        return tm.get_job(JobId(view.in_flight_job_id))
+    except StoreInvariantError:  # what is stored of it is damaged; the task is shown all the same
+        return None
 
 
 def _flip(ctx: click.Context, target: Target, names: tuple[str, ...], *, enabled: bool) -> None:
@@ -207,4 +223,4 @@ def _flip(ctx: click.Context, target: Target, names: tuple[str, ...], *, enabled
         )
         return
     for name, flag in changed.items():
-        click.echo(f"{name}: {word}" if flag else f"{name}: was {word} already")
+        say(f"{name}: {word}" if flag else f"{name}: was {word} already")

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from threadmill_sa._util.visible import visible_text
 from threadmill_sa.cli.draining import run_until_signal
 from threadmill_sa.cli.options import output_options, wants_json
-from threadmill_sa.cli.output import emit_fields, emit_json_line, note
+from threadmill_sa.cli.output import emit_fields, emit_json_line, note, say
 from threadmill_sa.cli.target import load_app
 from threadmill_sa.engine.processing.node import ProcessingNode
 from threadmill_sa.engine.processing.options import NodeOptions
@@ -95,7 +96,7 @@ def _announce(node: ProcessingNode, *, as_json: bool) -> None:
     if as_json:
         emit_json_line(node.banner())
         return
-    click.echo("threadmill-sa worker")
+    say("threadmill-sa worker")
     emit_fields({f"  {name}": value for name, value in node.banner().items()})
 
 
@@ -103,9 +104,16 @@ def _split(queues: str | None) -> list[str] | None:
     return None if queues is None else [name.strip() for name in queues.split(",")]
 
 
+class _VisibleFormatter(logging.Formatter):
+    """Messages carry text of handlers and of the store; tracebacks stay as they are."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return visible_text(super().formatMessage(record))
+
+
 def _log_to_stderr(level: str) -> None:
     """Give the process a log where the application has set up none."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # says nothing of use

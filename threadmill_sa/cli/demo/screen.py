@@ -6,12 +6,12 @@ import sys
 from types import TracebackType
 from typing import Self
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from threadmill_sa.cli.demo.run import Progress
+from threadmill_sa.cli.output import note
 
 _LINE_SECONDS = 1.0
 _FRAME_SECONDS = 0.1
@@ -46,7 +46,7 @@ class Screen:
         self._shown = progress.now
         facts = _facts(progress)
         if self._live is None:
-            click.echo("  ".join(f"{name} {value}" for name, value in facts.items()), err=True)
+            note("  ".join(f"{name} {value}" for name, value in facts.items()))
             return
         table = Table.grid(padding=(0, 2))
         for name, value in facts.items():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from typing import Any
 
+from threadmill_sa._util.visible import visible_line
 from threadmill_sa.codec import (
     decode_payload,
     encode_result,
@@ -103,7 +104,7 @@ class Runner:
             late: it was told to stop before, so its error is most likely the answer to that.
         """
         text = failure_text(error)
-        headline = text.split("\n", 1)[0]
+        headline = visible_line(text.split("\n", 1)[0])
         _log.log(
             logging.DEBUG if late else logging.WARNING,
             "attempt %d of %d of job %s (%s) failed: %s",
@@ -159,7 +160,8 @@ def succeeded(job: ClaimedJob, value: object) -> AttemptOutcome:
     """The outcome of a handler that returned; a result without a JSON form is dropped."""
     result = encode_result(value)
     if result.note is not None:
-        _log.warning("job %s (%s) succeeded, %s", job.id, job.handler, result.note)
+        note = visible_line(result.note)
+        _log.warning("job %s (%s) succeeded, %s", job.id, job.handler, note)
     return AttemptOutcome(
         job_id=job.id,
         attempt_token=job.attempt_token,
@@ -173,7 +175,7 @@ def succeeded(job: ClaimedJob, value: object) -> AttemptOutcome:
 def quarantined(job: ClaimedJob, error: BaseException) -> AttemptOutcome:
     """The outcome of a job whose stored form no attempt can run; never retried."""
     message = error_message(error)
-    _log.error("job %s (%s) quarantined: %s", job.id, job.handler, message)
+    _log.error("job %s (%s) quarantined: %s", job.id, job.handler, visible_line(message))
     return AttemptOutcome(
         job_id=job.id,
         attempt_token=job.attempt_token,
