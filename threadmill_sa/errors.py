@@ -249,7 +249,7 @@ class SchemaAheadError(SchemaError):
 
 
 class SchemaEditedError(SchemaError):
-    """A revision in the history has another checksum than the one shipped."""
+    """A revision is not the one shipped, or what it brought was dropped; ``missing``."""
 
     code = "TM-S04"
 

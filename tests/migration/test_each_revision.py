@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.migration.support import (
     counts_of,
     downgrade_to,
     insert_jobs,
+    job_row,
     read_catalog,
+    run_script,
     true_counts,
     upgrade_to,
+    wait_until,
 )
 from threadmill_sa.stores.sql import revisions
 from threadmill_sa.stores.sql.frozen import FROZEN
 from threadmill_sa.stores.sql.migrate import SchemaManager
+from threadmill_sa.stores.sql.schema import Schema
 
 ROOT = Path(__file__).parents[2]
 REVISIONS = [entry.revision for entry in FROZEN]
@@ -139,16 +144,39 @@ def test_a_reset_is_refused_without_the_flag(sql_engine: Engine) -> None:
         assert counts_of(connection) == ({"ENQUEUED": 1}, {"a": 1})
 
 
+def build_beside(engine: Engine, schema: str | None = None, *, patience: str = "0") -> None:
+    """Build the index of finished jobs as the page on the schema says, before revision 0009."""
+    page = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
+    [statement] = re.findall(r"`(CREATE INDEX CONCURRENTLY [^`]*)`", page)
+    with engine.connect() as connection:
+        beside = connection.execution_options(isolation_level="AUTOCOMMIT")
+        beside.execute(text(f"SET search_path TO {schema or 'public'}"))
+        beside.execute(text(f"SET lock_timeout TO '{patience}'"))
+        try:
+            beside.execute(text(statement))
+        finally:
+            connection.invalidate()  # with its settings
+
+
+def finished_index(connection: Connection, schema: str | None = None) -> tuple[int, bool] | None:
+    """Its number, and whether queries use it; None when there is none."""
+    row = connection.execute(
+        text(
+            "SELECT indexrelid, indisvalid FROM pg_index"
+            " WHERE indexrelid = to_regclass(:home || '.ix_threadmill_jobs_finished')"
+        ),
+        {"home": schema or "public"},
+    ).one_or_none()
+    connection.rollback()
+    return None if row is None else (row.indexrelid, row.indisvalid)
+
+
 def test_the_index_of_finished_jobs_may_have_been_built_beside_the_writers(
     pg_empty_engine: Engine,
 ) -> None:
     upgrade_to(pg_empty_engine, "0008")
     insert_jobs(pg_empty_engine, ("SUCCEEDED", "a"))
-    page = (ROOT / "docs" / "schema.md").read_text(encoding="utf-8")
-    [statement] = re.findall(r"`(CREATE INDEX CONCURRENTLY [^`]*)`", page)
-    with pg_empty_engine.connect() as connection:
-        beside = connection.execution_options(isolation_level="AUTOCOMMIT")
-        beside.execute(text(statement))
+    build_beside(pg_empty_engine)
 
     SchemaManager(pg_empty_engine).migrate()
 
@@ -156,3 +184,70 @@ def test_the_index_of_finished_jobs_may_have_been_built_beside_the_writers(
     downgrade_to(pg_empty_engine, "0008")
     SchemaManager(pg_empty_engine).migrate()
     assert found == read_catalog(pg_empty_engine)["index ix_threadmill_jobs_finished"]
+
+
+@pytest.mark.parametrize("schema", [None, "tm"])
+@pytest.mark.parametrize("how", ["migrate", "script"])
+def test_a_broken_off_build_of_the_index_of_finished_jobs_is_built_again(
+    pg_empty_engine: Engine, schema: str | None, how: str
+) -> None:
+    manager = SchemaManager(pg_empty_engine, schema)
+    upgrade_to(pg_empty_engine, "0008", schema)
+    insert_jobs(pg_empty_engine, ("SUCCEEDED", "a"), schema=schema)
+    with pg_empty_engine.begin() as writer:
+        writer.execute(Schema(schema).jobs.insert(), [job_row("SUCCEEDED", "a")])
+        with pytest.raises(DBAPIError, match="lock timeout"):  # it waits for every writer
+            build_beside(pg_empty_engine, schema, patience="50ms")
+    with pg_empty_engine.connect() as connection:
+        left = finished_index(connection, schema)
+    assert left is not None
+    assert left[1] is False
+
+    if how == "migrate":
+        manager.migrate()
+    else:
+        run_script(
+            pg_empty_engine.url.render_as_string(hide_password=False), manager.emit_pending_sql()
+        )
+
+    manager.validate()
+    with pg_empty_engine.connect() as connection:
+        found = finished_index(connection, schema)
+    assert found is not None
+    assert found[1] is True
+    built = read_catalog(pg_empty_engine, schema)["index ix_threadmill_jobs_finished"]
+    downgrade_to(pg_empty_engine, "0008", schema)
+    manager.migrate()
+    assert built == read_catalog(pg_empty_engine, schema)["index ix_threadmill_jobs_finished"]
+
+
+def test_a_build_of_the_index_that_still_goes_on_is_waited_for_and_kept(
+    pg_empty_engine: Engine,
+) -> None:
+    upgrade_to(pg_empty_engine, "0008")
+    insert_jobs(pg_empty_engine, ("SUCCEEDED", "a"))
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE :query"
+    )
+    with ThreadPoolExecutor(2) as threads, pg_empty_engine.connect() as observer:
+
+        def is_stuck(query: str) -> bool:
+            found = observer.scalar(waiting, {"query": query})
+            observer.rollback()
+            return bool(found)
+
+        with pg_empty_engine.connect() as reader:
+            reader.execution_options(isolation_level="REPEATABLE READ").execute(text("SELECT 1"))
+            build = threads.submit(build_beside, pg_empty_engine)
+            wait_until(lambda: is_stuck("CREATE INDEX CONCURRENTLY%"), named="the build waits")
+            begun = finished_index(observer)
+            upgrade = threads.submit(SchemaManager(pg_empty_engine).migrate)
+            wait_until(lambda: is_stuck("%broken_off%"), named="the upgrade waits")
+        build.result(timeout=60)
+        upgrade.result(timeout=60)
+        kept = finished_index(observer)
+
+    assert begun is not None
+    assert begun[1] is False
+    assert kept == (begun[0], True)

@@ -33,7 +33,16 @@ TIME_CALLS = {"datetime.now", "datetime.utcnow", "datetime.today", "datetime.dat
 TIME_CALLS |= {f"time.{name}" for name in ("time", "time_ns", "monotonic", "perf_counter")}
 SLEEPS = {"time.sleep"}
 # Where SQL is text: the statements, and work on schemas, servers and catalogs.
-TEXT_HOMES = {"history", "identity", "migrate", "revisions", "schema", "servers", "upgrader"}
+TEXT_HOMES = {
+    "history",
+    "identity",
+    "intact",
+    "migrate",
+    "revisions",
+    "schema",
+    "servers",
+    "upgrader",
+}
 
 PRAGMA = re.compile(r"  # (noqa|type: ignore)\b.*$")
 LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bbreakpoint\(|\bpdb\.set_trace\(")

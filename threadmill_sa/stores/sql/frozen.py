@@ -64,7 +64,7 @@ FROZEN = (
     FrozenRevision(
         "0009",
         "Finished jobs by their age",
-        "17d1af0239b42109dfeb54d3ffc8fe1eaa7cdaabb5f8b98956a16b1e86d80981",
+        "cfea3d70135da17a6ac2675bc89ff516560e4f1f277664172b136434c286f063",
     ),
 )
 BY_REVISION = {entry.revision: entry for entry in FROZEN}

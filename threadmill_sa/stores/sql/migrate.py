@@ -24,6 +24,7 @@ from threadmill_sa.stores.sql.history import (
     require_known,
 )
 from threadmill_sa.stores.sql.identity import shield_after_restore
+from threadmill_sa.stores.sql.intact import require_intact
 from threadmill_sa.stores.sql.revisions import run_upgrade, upgrade_sql, version_table
 from threadmill_sa.stores.sql.schema import Schema
 from threadmill_sa.stores.sql.servers import (
@@ -64,19 +65,23 @@ class SchemaManager:
 
         Any number of processes may call it at once: one works, the others wait for it.
         Raises: SchemaEditedError, SchemaAheadError before anything is changed;
-        StoreUnavailableError when others hold the locks for too long.
+        StoreUnavailableError when others hold the locks for too long; SchemaEditedError at the
+        end, with the statements that would put it right, when an object of an earlier revision
+        was dropped.
         """
         with self._connection() as connection:
             self._run(connection, lambda: self._upgrade(connection))
+            require_intact(connection, self._schema)
 
     def validate(self) -> None:
-        """Return when the history is exactly this release's; changes nothing.
+        """Return when the history is exactly this release's and its keys stand; changes nothing.
 
         Raises: SchemaMissingError, SchemaBehindError, SchemaAheadError, SchemaEditedError, each
-        with the revisions and the command to run.
+        with the revisions and the command to run, or what was dropped and how it comes back.
         """
         with self._connection() as connection:
             require_complete(read_history(connection, self._schema))
+            require_intact(connection, self._schema)
 
     def current(self) -> list[str]:
         """Applied revisions, oldest first; empty where nothing was ever migrated."""
