@@ -25,11 +25,11 @@ def store(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock)
 
 
-def _orphans(store: MemoryStore, timeout_seconds: float) -> list[JobId]:
+def _orphans(store: MemoryStore, since: datetime) -> list[JobId]:
     def fail(orphan: OrphanedJob) -> AttemptOutcome:
         return AttemptOutcome(orphan.id, orphan.attempt_token, OutcomeKind.FAILED, failure.ORPHAN)
 
-    ended = store.jobs.reclaim(fail, timeout_seconds=timeout_seconds, limit=10)
+    ended = store.jobs.reclaim(fail, silent_since=since, limit=10)
     return [orphan.id for orphan, _ in ended]
 
 
@@ -48,9 +48,9 @@ def test_a_job_is_an_orphan_once_its_timeout_has_passed(
     store.jobs.claim(new_node(), queues=None, handlers=[job.handler], limit=1)
 
     clock.advance(59.999)
-    early = _orphans(store, 60)
+    early = _orphans(store, clock.now() - seconds(60))
     clock.advance(0.001)
-    late = _orphans(store, 60)
+    late = _orphans(store, clock.now() - seconds(60))
 
     assert (early, late) == ([], [job.id])
 
@@ -65,7 +65,7 @@ def test_only_the_jobs_that_beat_stay_with_their_node(
     store.nodes.beat(node, [HeldJob(named.id, 1)])
     clock.advance(50)
 
-    assert _orphans(store, 60) == [silent.id]
+    assert _orphans(store, clock.now() - seconds(60)) == [silent.id]
 
 
 def test_a_silent_node_is_forgotten_and_a_beating_one_is_not(
@@ -77,7 +77,7 @@ def test_a_silent_node_is_forgotten_and_a_beating_one_is_not(
     clock.advance(61)
     store.nodes.beat(beating, [])
 
-    assert store.nodes.remove_stale(older_than_seconds=60) == 1
+    assert store.nodes.remove_stale(silent_since=clock.now() - seconds(60)) == 1
     assert [node.id for node in store.nodes.list()] == [beating.id]
 
 

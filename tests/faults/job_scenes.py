@@ -25,6 +25,7 @@ from threadmill_sa.model.job import (
 )
 from threadmill_sa.model.node import HeldJob, NodeInfo
 from threadmill_sa.model.state import JobState
+from threadmill_sa.testing.suite.tools import AFTER_ALL
 
 ENDS = {
     OutcomeKind.SUCCEEDED: JobState.SUCCEEDED,
@@ -238,7 +239,7 @@ class FailWithRetry(FinishMixed):
 
 class Reclaim(_Claimed):
     def act(self, tm: Threadmill) -> None:
-        tm.store.jobs.reclaim(decide_orphan, timeout_seconds=0.0, limit=100)
+        tm.store.jobs.reclaim(decide_orphan, silent_since=AFTER_ALL, limit=100)
 
     def look(self) -> int:
         return self.all_in(JobState.SCHEDULED, else_in=JobState.PROCESSING)
@@ -395,7 +396,7 @@ class RemoveNode(Scene):
 
 class RemoveStaleNodes(RemoveNode):
     def act(self, tm: Threadmill) -> None:
-        tm.store.nodes.remove_stale(older_than_seconds=0.0)
+        tm.store.nodes.remove_stale(silent_since=AFTER_ALL)
 
 
 SCENES: tuple[type[Scene], ...] = (

@@ -31,6 +31,7 @@ from threadmill_sa.model.job import (
 )
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.store import JobStore
+from threadmill_sa.testing.suite.tools import AFTER_ALL
 
 RELAY, MAIL = "relay", "mail"
 ROUNDS = 20
@@ -151,7 +152,7 @@ class World:
         node = self.new_node()
         for _ in range(ROUNDS):
             ticked = self.tm.tick()
-            reclaimed = self.store.jobs.reclaim(decide_orphan, timeout_seconds=0.0, limit=100)
+            reclaimed = self.store.jobs.reclaim(decide_orphan, silent_since=AFTER_ALL, limit=100)
             promoted = self.store.jobs.promote(limit=100, now=SystemClock().now() + LATER)
             claimed = self.claim(node)
             self.finish(node, claimed)

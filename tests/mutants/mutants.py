@@ -11,7 +11,9 @@ from tests.mutants.topics.recording import RECORDING
 from tests.mutants.topics.redis import REDIS
 from tests.mutants.topics.redis_damage import REDIS_DAMAGE
 from tests.mutants.topics.redis_records import REDIS_RECORDS
+from tests.mutants.topics.schema import SCHEMA
 from tests.mutants.topics.sessions import SESSIONS
+from tests.mutants.topics.showing import SHOWING
 from tests.mutants.topics.steering import STEERING
 from tests.mutants.topics.ticking import TICKING
 
@@ -20,6 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TICKING,
     *STEERING,
     *SESSIONS,
+    *SCHEMA,
     *PROCESSING,
     *KEEPING,
     *RECORDING,
@@ -27,4 +30,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *REDIS_RECORDS,
     *REDIS_DAMAGE,
     *LEADING,
+    *SHOWING,
 )

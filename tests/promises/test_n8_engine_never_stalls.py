@@ -24,6 +24,7 @@ from threadmill_sa.model.job import (
 from threadmill_sa.model.node import HeldJob, NodeInfo
 from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.stores.sql.migrate import SchemaManager
+from threadmill_sa.testing.suite.tools import AFTER_ALL
 
 LOCK_TIMEOUT_MS = 100
 
@@ -173,7 +174,7 @@ class _Drive:
         assert frozenset() == self._store.nodes.beat(info, held)
         self._finish_each_way(node, jobs)
         self._store.nodes.remove(node)
-        self._store.nodes.remove_stale(older_than_seconds=0.0)
+        self._store.nodes.remove_stale(silent_since=AFTER_ALL)
 
     def _finish_each_way(self, node: NodeId, jobs: list[ClaimedJob]) -> None:
         ends = []
@@ -193,7 +194,7 @@ class _Drive:
         assert self._store.jobs.promote(limit=100) >= 1
         _, jobs = self._shop.claim()
         assert jobs
-        reclaimed = self._store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=100)
+        reclaimed = self._store.jobs.reclaim(_fail, silent_since=AFTER_ALL, limit=100)
         assert len(reclaimed) == len(jobs)
         assert self._store.jobs.fold_counts(limit=10_000) > 0
         self._store.recurring.sweep_nudges(limit=1000)

@@ -25,6 +25,7 @@ from threadmill_sa.model import failure
 from threadmill_sa.model.job import AttemptOutcome, JobId, OrphanedJob, OutcomeKind
 from threadmill_sa.model.node import HeldJob, NodeInfo
 from threadmill_sa.model.state import FINISHED
+from threadmill_sa.testing.suite.tools import AFTER_ALL
 
 Act = Callable[[Seat, Stage], None]
 
@@ -166,7 +167,7 @@ def _reclaim(seat: Seat, stage: Stage) -> None:
             retry_seconds=0.0,
         )
 
-    ended = seat.tm.store.jobs.reclaim(decide, timeout_seconds=0.0, limit=9)
+    ended = seat.tm.store.jobs.reclaim(decide, silent_since=AFTER_ALL, limit=9)
     seat.told.append(("reclaimed", [outcome for _, outcome in ended]))
 
 

@@ -22,6 +22,7 @@ from threadmill_sa.model.job import (
 )
 from threadmill_sa.model.node import HeldJob, NodeInfo
 from threadmill_sa.model.state import FINISHED, JobState
+from threadmill_sa.testing.suite.tools import AFTER_ALL
 
 RETRY_SECONDS = 60.0
 KINDS = st.sampled_from(
@@ -134,7 +135,7 @@ class JobRules(WorldMachine):
 
         expected = self.model.processing()[:limit]
         ended = self.nodes[number].store.jobs.reclaim(
-            decide, timeout_seconds=0.0, limit=limit, now=self.now
+            decide, silent_since=AFTER_ALL, limit=limit, now=self.now
         )
         found = [(orphan.id, orphan.attempt_token, orphan.owner_node_id) for orphan, _ in ended]
         assert found == [(run.id, run.token, run.owner) for run in expected]

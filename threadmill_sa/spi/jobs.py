@@ -83,14 +83,17 @@ class Jobs(Protocol):
         self,
         decide: DecideOrphan,
         *,
-        timeout_seconds: float,
+        silent_since: datetime,
         limit: int,
         now: datetime | None = None,
     ) -> list[tuple[OrphanedJob, AttemptOutcome]]:
-        """End the attempts whose owner has not beaten for `timeout_seconds`, by the store's clock.
+        """End the attempts whose owner has not beaten after `silent_since`.
 
-        `decide` is pure and gives each orphan its outcome. Jobs that another reclaim holds are
-        skipped. Returns what was ended, at most `limit`.
+        That is an instant of the store's own clock as the caller knows it from a beat of its own,
+        so a jump of that clock makes nobody silent. `decide` is pure and gives each orphan its
+        outcome. Jobs that another reclaim holds are skipped.
+
+        Returns: what was ended, at most `limit`.
         Atomicity: one transaction.
         """
         ...

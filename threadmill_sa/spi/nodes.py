@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
 from threadmill_sa.model.job import JobId, NodeId
@@ -24,8 +25,11 @@ class Nodes(Protocol):
         """Forget a node that has ended. An unknown id is no error."""
         ...
 
-    def remove_stale(self, *, older_than_seconds: float) -> int:
-        """Forget nodes that have not beaten for so long; returns how many."""
+    def remove_stale(self, *, silent_since: datetime) -> int:
+        """Forget nodes that have not beaten after that instant of the store's own clock.
+
+        Returns: how many.
+        """
         ...
 
     def list(self) -> list[NodeView]:

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant, contract, tests_of
 _JOBS = "threadmill_sa/stores/sql/statements/jobs.py"
 _ROWS = "threadmill_sa/stores/sql/rows.py"
 _MEMORY = "threadmill_sa/stores/memory"
+_HEARTBEATS, _SILENCE = "threadmill_sa/engine/processing/heartbeats.py", "engine/test_silence.py"
 
 PROCESSING = (
     Mutant(
@@ -106,7 +107,7 @@ PROCESSING = (
         _JOBS,
         "            heartbeat_at=dialect.clock_value(),\n",
         "            heartbeat_at=now,\n",
-        contract("Reclaim", "test_a_job_within_its_timeout_is_left_alone"),
+        contract("Node", "test_a_claim_counts_as_a_beat_by_the_clock_that_the_nodes_show"),
     ),
     Mutant(
         "claim-beats-by-an-injected-clock-in-memory",
@@ -114,16 +115,16 @@ PROCESSING = (
         f"{_MEMORY}/jobs.py",
         "                row.heartbeat_at = self._clock.now()\n",
         "                row.heartbeat_at = moment\n",
-        contract("Reclaim", "test_a_job_within_its_timeout_is_left_alone"),
+        contract("Node", "test_a_claim_counts_as_a_beat_by_the_clock_that_the_nodes_show"),
         store="memory",
     ),
     Mutant(
         "reclaim-without-a-timeout",
         "only a silent job is taken from its node",
         _JOBS,
-        "        .where(jobs.c.heartbeat_at <= dialect.later(dialect.clock_value(), silence))\n",
-        "        .where(silence.is_not(None) | (dialect.clock_value().is_(None)))\n",
-        contract("Reclaim", "test_a_job_within_its_timeout_is_left_alone"),
+        '        .where(jobs.c.heartbeat_at <= bindparam("silent_since", type_=UtcDateTime()))\n',
+        "",
+        contract("Reclaim", "test_only_an_owner_that_has_not_beaten_since_loses_its_job"),
         store="sqlite",
     ),
     Mutant(
@@ -264,6 +265,38 @@ PROCESSING = (
         tests_of(
             "engine/test_outages.py", "test_nothing_is_claimed_while_outcomes_cannot_be_recorded"
         ),
+    ),
+    Mutant(
+        "silence-judged-right-after-a-jump",
+        "after a jump of the store's clock all nodes get the time to beat again",
+        _HEARTBEATS,
+        "            self._in_touch_since = now\n        self._store_time",
+        "        self._store_time",
+        tests_of(_SILENCE, "test_a_jump_of_the_stores_clock_makes_nobody_silent"),
+    ),
+    Mutant(
+        "silence-judged-by-a-forgotten-node",
+        "what is known of the store's clock is as old as the last beat that was seen",
+        _HEARTBEATS,
+        "known, self._store_time = self._store_time, None",
+        "known = self._store_time",
+        tests_of(_SILENCE, "test_a_node_that_the_store_has_forgotten_judges_nobody"),
+    ),
+    Mutant(
+        "silence-judged-after-a-sleep",
+        "a node that slept judges nobody before it is in touch again",
+        _HEARTBEATS,
+        "known is None or not self.healthy() or ",
+        "known is None or ",
+        tests_of(_SILENCE, "test_a_machine_that_slept_judges_nobody_before_all_can_have_beaten"),
+    ),
+    Mutant(
+        "heartbeats-by-a-clock-that-stands-still",
+        "heartbeats are judged by a clock that goes on while the machine is suspended",
+        "threadmill_sa/engine/processing/crew.py",
+        "elapsed=suspend_proof_seconds,",
+        "elapsed=self._monotonic,",
+        tests_of(_SILENCE, "test_an_hour_that_nobody_saw_takes_no_job_from_a_living_node"),
     ),
     Mutant(
         "folding-forgets-what-was-folded",

@@ -178,7 +178,7 @@ REDIS = (
         f"{_LUA}/job_claim.lua",
         "local beat = text(clock())",
         "local beat = text(now)",
-        contract("Reclaim", "test_a_job_within_its_timeout_is_left_alone"),
+        contract("Node", "test_a_claim_counts_as_a_beat_by_the_clock_that_the_nodes_show"),
         store="valkey",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
-from threadmill_sa.clock import Clock, SystemClock
+from threadmill_sa.clock import Clock, SystemClock, suspend_proof_seconds
 from threadmill_sa.engine.processing import wakes
 from threadmill_sa.engine.processing.attempts import AttemptBook
 from threadmill_sa.engine.processing.completer import Completer
@@ -98,7 +98,7 @@ class Crew:
             self._book,
             every_seconds=options.heartbeat,
             timeout_seconds=options.heartbeat_timeout,
-            monotonic=self._monotonic,
+            elapsed=suspend_proof_seconds,
             on_lost=self._execution.lose,
             on_forgotten=self._on_forgotten,
         )
@@ -144,7 +144,7 @@ class Crew:
             noise=noise,
             relieved=lambda: self._lease is not None and self._lease.relieved,
             serves=self._serves,
-            may_judge=self._heartbeats.may_judge,
+            silent_since=self._heartbeats.silent_since,
             on_ready=self._dispatcher.wake,
             on_ready_elsewhere=self._notify_others,
         )

@@ -36,7 +36,8 @@ class MaintenanceCycle(Service):
         on_ready: called when jobs became ready that this node can run.
         on_ready_elsewhere: called when jobs became ready that other nodes may run.
         serves: whether this node runs jobs of that handler and queue.
-        may_judge: whether the silence of another node says anything now.
+        silent_since: the instant that a node silent for so many seconds has not beaten after, by
+            the store's clock; None while the silence of others says nothing.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class MaintenanceCycle(Service):
         noise: Callable[[], float],
         relieved: Callable[[], bool],
         serves: Callable[[NewJob], bool],
-        may_judge: Callable[[], bool],
+        silent_since: Callable[[float], datetime | None],
         on_ready: Callable[[], None],
         on_ready_elsewhere: Callable[[], None],
     ) -> None:
@@ -73,7 +74,7 @@ class MaintenanceCycle(Service):
         self._noise = noise
         self._relieved = relieved
         self._serves = serves
-        self._may_judge = may_judge
+        self._silent_since = silent_since
         self._on_ready = on_ready
         self._on_ready_elsewhere = on_ready_elsewhere
         self._woken = threading.Event()  # the next turn is taken, whoever else keeps house
@@ -183,12 +184,13 @@ class MaintenanceCycle(Service):
         self._guarded("removal of stale nodes", self._remove_stale)
 
     def _reclaim(self) -> None:
-        if not self._may_judge():
+        silent_since = self._silent_since(self._timeout)
+        if silent_since is None:
             return
         for _ in range(limits.RECLAIM_ROUNDS_MAX):
             ended = self._store.jobs.reclaim(
                 self._decide_orphan,
-                timeout_seconds=self._timeout,
+                silent_since=silent_since,
                 limit=limits.RECLAIM_BATCH,
                 now=self._instant(),
             )
@@ -233,5 +235,6 @@ class MaintenanceCycle(Service):
         self._retention.turn(give_way=lambda: self._woken.is_set() or self._stopping.is_set())
 
     def _remove_stale(self) -> None:
-        if self._may_judge():
-            self._store.nodes.remove_stale(older_than_seconds=limits.NODE_STALE_SECONDS)
+        silent_since = self._silent_since(limits.NODE_STALE_SECONDS)
+        if silent_since is not None:
+            self._store.nodes.remove_stale(silent_since=silent_since)

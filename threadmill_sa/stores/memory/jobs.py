@@ -102,13 +102,12 @@ class MemoryJobs:
         self,
         decide: DecideOrphan,
         *,
-        timeout_seconds: float,
+        silent_since: datetime,
         limit: int,
         now: datetime | None = None,
     ) -> list[tuple[OrphanedJob, AttemptOutcome]]:
         with self._lock:
             moment = now or self._clock.now()
-            silent_since = self._clock.now() - timedelta(seconds=timeout_seconds)
             rows = [self._table.rows[job_id] for job_id in sorted(self._table.processing)]
             silent = [row for row in rows if _silent(row, silent_since)][:limit]
             # Decide all before the first write: a decision that raises leaves nothing behind.

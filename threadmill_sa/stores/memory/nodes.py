@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime
 from threading import Lock
 
 from threadmill_sa.clock import Clock
@@ -47,10 +47,9 @@ class MemoryNodes:
         with self._lock:
             self._nodes.pop(node_id, None)
 
-    def remove_stale(self, *, older_than_seconds: float) -> int:
+    def remove_stale(self, *, silent_since: datetime) -> int:
         with self._lock:
-            limit = self._clock.now() - timedelta(seconds=older_than_seconds)
-            stale = [node.id for node in self._nodes.values() if node.heartbeat_at < limit]
+            stale = [node.id for node in self._nodes.values() if node.heartbeat_at <= silent_since]
             for node_id in stale:
                 del self._nodes[node_id]
             return len(stale)

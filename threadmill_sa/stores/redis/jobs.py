@@ -24,7 +24,7 @@ from threadmill_sa.model.job import (
 from threadmill_sa.model.state import FINISHED, JobState
 from threadmill_sa.spi.jobs import DecideOrphan
 from threadmill_sa.stores.redis.gateway import Gateway, instant_text, pack, words
-from threadmill_sa.stores.redis.hashes import Row, job_id, job_record, outcome_record, span
+from threadmill_sa.stores.redis.hashes import Row, job_id, job_record, micros, outcome_record, span
 from threadmill_sa.stores.redis.misfits import Misfit, Misfits
 from threadmill_sa.stores.redis.once import Once
 
@@ -116,13 +116,13 @@ class RedisJobs:
         self,
         decide: DecideOrphan,
         *,
-        timeout_seconds: float,
+        silent_since: datetime,
         limit: int,
         now: datetime | None = None,
     ) -> list[tuple[OrphanedJob, AttemptOutcome]]:
         if limit < 1:
             return []
-        found = self._gateway.run("job_orphans", timeout=span(timeout_seconds), limit=limit)
+        found = self._gateway.run("job_orphans", since=micros(silent_since), limit=limit)
         orphans: list[tuple[OrphanedJob, str]] = []
         damaged: list[Misfit] = []
         for identity, row, beat in zip(found[::3], found[1::3], found[2::3], strict=True):

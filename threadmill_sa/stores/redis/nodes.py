@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from threadmill_sa.model.job import JobId, NodeId
 from threadmill_sa.model.node import HeldJob, NodeInfo, NodeView
@@ -11,9 +12,9 @@ from threadmill_sa.stores.redis.hashes import (
     JUNK,
     id_text,
     job_id,
+    micros,
     node_text,
     node_view,
-    span,
 )
 from threadmill_sa.stores.redis.once import Once
 
@@ -37,8 +38,8 @@ class RedisNodes:
     def remove(self, node_id: NodeId) -> None:
         self._gateway.run("node_remove", node=node_id.hex)
 
-    def remove_stale(self, *, older_than_seconds: float) -> int:
-        return int(self._gateway.run("node_sweep", silence=span(older_than_seconds)))
+    def remove_stale(self, *, silent_since: datetime) -> int:
+        return int(self._gateway.run("node_sweep", since=micros(silent_since)))
 
     def list(self) -> list[NodeView]:
         found = self._gateway.run("node_list")

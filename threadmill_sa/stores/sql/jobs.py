@@ -61,7 +61,7 @@ class SqlJobs:
         self._history = statements.insert_history(schema)
         self._quarantine = statements.quarantine_damaged(schema, dialect)
         self._promote = statements.promote_due(schema, dialect)
-        self._orphans = statements.lock_orphans(schema, dialect)
+        self._orphans = statements.lock_orphans(schema)
         self._lock_job = retention.lock_job(schema)
         self._delete = retention.delete_job(schema, dialect)
         self._remove_old = {
@@ -206,16 +206,11 @@ class SqlJobs:
         self,
         decide: DecideOrphan,
         *,
-        timeout_seconds: float,
+        silent_since: datetime,
         limit: int,
         now: datetime | None = None,
     ) -> list[tuple[OrphanedJob, AttemptOutcome]]:
-        parameters = {
-            "timeout_seconds": timeout_seconds,
-            "limit": limit,
-            "clock": SystemClock().now(),
-        }
-
+        parameters = {"silent_since": silent_since, "limit": limit}
         damaged: Damaged = {}
 
         def work(connection: Connection) -> list[tuple[OrphanedJob, AttemptOutcome]]:

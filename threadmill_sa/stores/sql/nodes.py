@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
@@ -25,7 +26,7 @@ class SqlNodes:
         self._beat_node = statements.beat_node(schema, dialect)
         self._beat_jobs = statements.beat_jobs(schema, dialect)
         self._remove = statements.remove_node(schema)
-        self._remove_stale = statements.remove_stale_nodes(schema, dialect)
+        self._remove_stale = statements.remove_stale_nodes(schema)
         self._list = statements.list_nodes(schema)
 
     def beat(self, node: NodeInfo, held: Sequence[HeldJob]) -> frozenset[JobId]:
@@ -55,8 +56,8 @@ class SqlNodes:
             lambda connection: connection.execute(self._remove, {"id": node_id})
         )
 
-    def remove_stale(self, *, older_than_seconds: float) -> int:
-        parameters = {"older_than_seconds": older_than_seconds, "clock": SystemClock().now()}
+    def remove_stale(self, *, silent_since: datetime) -> int:
+        parameters = {"silent_since": silent_since}
         return self._database.write_one(
             lambda connection: connection.execute(self._remove_stale, parameters).rowcount
         )

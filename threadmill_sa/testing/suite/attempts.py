@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from threadmill_sa.model import failure, limits
@@ -16,6 +18,7 @@ from threadmill_sa.model.job import (
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     HANDLER,
     T0,
     claim,
@@ -310,7 +313,7 @@ class ReclaimSuite:
             retry_seconds=3.0,
         )
 
-        ended = store.jobs.reclaim(lambda _: end, timeout_seconds=0.0, limit=10, now=END)
+        ended = store.jobs.reclaim(lambda _: end, silent_since=AFTER_ALL, limit=10, now=END)
 
         orphan = OrphanedJob(new.id, HANDLER, 1, 4, held.attempt_token, node, "pump")
         assert ended == [(orphan, end)]
@@ -322,11 +325,17 @@ class ReclaimSuite:
             (JobState.SCHEDULED, failure.RETRY),
         ]
 
-    def test_a_job_within_its_timeout_is_left_alone(self, store: JobStore) -> None:
-        insert(store)
+    def test_only_an_owner_that_has_not_beaten_since_loses_its_job(self, store: JobStore) -> None:
+        [job] = insert(store)
         claim(store, new_node())
+        beaten_at = read(store, job.id).heartbeat_at
+        assert beaten_at is not None
 
-        assert store.jobs.reclaim(_fail, timeout_seconds=3600.0, limit=10, now=END) == []
+        earlier = beaten_at - timedelta(microseconds=1)
+        assert store.jobs.reclaim(_fail, silent_since=earlier, limit=10, now=END) == []
+        [(orphan, _)] = store.jobs.reclaim(_fail, silent_since=beaten_at, limit=10, now=END)
+
+        assert orphan.id == job.id
 
     def test_only_held_jobs_are_taken(self, store: JobStore) -> None:
         insert(store, 2)
@@ -335,14 +344,15 @@ class ReclaimSuite:
         [held] = claim(store, node, 1)
         store.jobs.finish(node, [outcome(held)], now=T0)
 
-        assert store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=10, now=END) == []
+        assert store.jobs.reclaim(_fail, silent_since=AFTER_ALL, limit=10, now=END) == []
 
     def test_no_more_than_the_limit_is_taken(self, store: JobStore) -> None:
         insert(store, 5)
         claim(store, new_node())
 
         turns = [
-            len(store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=2, now=END)) for _ in range(4)
+            len(store.jobs.reclaim(_fail, silent_since=AFTER_ALL, limit=2, now=END))
+            for _ in range(4)
         ]
 
         assert turns == [2, 2, 1, 0]
@@ -357,7 +367,7 @@ class ReclaimSuite:
             return _fail(orphan)
 
         with pytest.raises(ZeroDivisionError):
-            store.jobs.reclaim(decide, timeout_seconds=0.0, limit=10, now=END)
+            store.jobs.reclaim(decide, silent_since=AFTER_ALL, limit=10, now=END)
 
         assert store.jobs.counts()[JobState.PROCESSING] == 2
         assert read(store, first.id).history == ()
@@ -366,7 +376,7 @@ class ReclaimSuite:
         insert(store)
         node = new_node()
         [held] = claim(store, node)
-        store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=10, now=END)
+        store.jobs.reclaim(_fail, silent_since=AFTER_ALL, limit=10, now=END)
 
         assert store.jobs.finish(node, [outcome(held)], now=END) == [LOST]
         assert read(store, held.id).state is JobState.FAILED
@@ -378,7 +388,7 @@ class ReclaimSuite:
 
         verdicts, ended = together(
             lambda: [store.jobs.finish(node, [end], now=END)[0] for end in batch],
-            lambda: store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=20, now=END),
+            lambda: store.jobs.reclaim(_fail, silent_since=AFTER_ALL, limit=20, now=END),
         )
 
         counts = store.jobs.counts()
@@ -394,7 +404,9 @@ class ReclaimSuite:
             return [
                 orphan.id
                 for _ in range(4)
-                for orphan, _ in store.jobs.reclaim(_fail, timeout_seconds=0.0, limit=10, now=END)
+                for orphan, _ in store.jobs.reclaim(
+                    _fail, silent_since=AFTER_ALL, limit=10, now=END
+                )
             ]
 
         first, second = together(take, take)

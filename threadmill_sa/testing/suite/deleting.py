@@ -23,6 +23,7 @@ from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import Plan, TickResult
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     WithPump,
     bring,
@@ -136,7 +137,7 @@ class DeleteJobSuite:
 
         beaten = [HeldJob(held.id, held.attempt_token)]
         assert store.nodes.beat(NodeInfo(node, "host", 1, None, 1), beaten) == {job.id}
-        assert store.jobs.reclaim(unexpected, timeout_seconds=0.0, limit=9, now=T0) == []
+        assert store.jobs.reclaim(unexpected, silent_since=AFTER_ALL, limit=9, now=T0) == []
 
     def test_the_others_keep_their_order(self, store: JobStore) -> None:
         jobs = [new_job(priority=priority) for priority in (9, 1, 8, 0, -1, 7, 6, 8)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 
 import pytest
@@ -15,6 +15,7 @@ from threadmill_sa.model.recurring import CronOrigin
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     ids_of,
@@ -30,6 +31,9 @@ from threadmill_sa.testing.suite.tools import (
     seconds,
     together,
 )
+
+LEAP_DAY = datetime(2104, 2, 29, 0, 0, 0, 1, tzinfo=UTC)  # eight years after the one before
+LAST_INSTANT = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 class InsertSuite:
@@ -190,6 +194,20 @@ class InsertSuite:
         assert scheduled_at == T0 + seconds(60)
         assert scheduled_at.utcoffset() == timedelta(0)
 
+    @pytest.mark.parametrize("run_at", [LEAP_DAY, LAST_INSTANT])
+    def test_a_far_instant_is_kept_and_nothing_runs_before_it(
+        self, store: JobStore, run_at: datetime
+    ) -> None:
+        [new] = insert(store, run_at=run_at)
+
+        promoted = store.jobs.promote(limit=10, now=LEAP_DAY - timedelta(microseconds=1))
+
+        assert promoted == 0
+        assert read(store, new.id).scheduled_at == run_at
+        [listed] = store.jobs.list(state=JobState.SCHEDULED)
+        assert listed.scheduled_at == run_at
+        assert store.jobs.promote(limit=10, now=LEAP_DAY) == (1 if run_at == LEAP_DAY else 0)
+
     def test_a_delay_counts_from_the_insert(self, store: JobStore) -> None:
         [new] = insert(store, delay_seconds=1.25)
 
@@ -325,7 +343,7 @@ class CountSuite:
 
         store.jobs.reclaim(
             lambda orphan: outcome(held[orphan.id], OutcomeKind.FAILED),
-            timeout_seconds=0.0,
+            silent_since=AFTER_ALL,
             limit=1,
             now=T0,
         )

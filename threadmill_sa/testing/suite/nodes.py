@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from threadmill_sa.model.job import NodeId
+from threadmill_sa.model.job import NodeId, OutcomeKind
 from threadmill_sa.model.node import HeldJob, NodeInfo, NodeView
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.store import JobStore
@@ -94,16 +94,52 @@ class NodeSuite:
 
         assert store.nodes.list() == []
 
-    def test_a_node_that_beats_is_not_stale(self, store: JobStore) -> None:
-        store.nodes.beat(_info(), [])
+    def test_a_claim_counts_as_a_beat_by_the_clock_that_the_nodes_show(
+        self, store: JobStore
+    ) -> None:
+        [job] = insert(store)
+        info = _info()
+        store.nodes.beat(info, [])
+        shown = _only(store).heartbeat_at
 
-        assert store.nodes.remove_stale(older_than_seconds=3600.0) == 0
+        claim(store, info.id, at=T0)
+
+        claimed_at = read(store, job.id).heartbeat_at
+        assert claimed_at is not None
+        assert shown <= claimed_at < shown + timedelta(minutes=5)
+
+    def test_a_beat_keeps_the_jobs_that_it_names_by_the_clock_that_the_nodes_show(
+        self, store: JobStore
+    ) -> None:
+        kept, silent = insert(store, 2)
+        info = _info()
+        held = {job.id: job for job in claim(store, info.id)}
+
+        store.nodes.beat(info, [])
+        since = _only(store).heartbeat_at
+
+        def kept_beats_later() -> bool:
+            store.nodes.beat(info, [HeldJob(kept.id, held[kept.id].attempt_token)])
+            beaten_at = read(store, kept.id).heartbeat_at
+            return beaten_at is not None and beaten_at > since
+
+        _until(kept_beats_later)
+        ended = store.jobs.reclaim(
+            lambda orphan: outcome(held[orphan.id], OutcomeKind.FAILED),
+            silent_since=since,
+            limit=10,
+            now=T0,
+        )
+
+        assert [orphan.id for orphan, _ in ended] == [silent.id]
+
+    def test_only_a_node_that_has_not_beaten_since_is_forgotten(self, store: JobStore) -> None:
+        store.nodes.beat(_info(), [])
+        beaten_at = _only(store).heartbeat_at
+
+        assert store.nodes.remove_stale(silent_since=beaten_at - timedelta(microseconds=1)) == 0
         assert len(store.nodes.list()) == 1
-
-    def test_a_silent_node_is_forgotten(self, store: JobStore) -> None:
-        store.nodes.beat(_info(), [])
-
-        _until(lambda: store.nodes.remove_stale(older_than_seconds=0.0) == 1)
+        assert store.nodes.remove_stale(silent_since=beaten_at) == 1
 
         assert store.nodes.list() == []
 

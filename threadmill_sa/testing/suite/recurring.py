@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from threadmill_sa.model import limits
 from threadmill_sa.model.recurring import (
@@ -70,6 +71,21 @@ class RegisterSuite:
         store.recurring.register(new_task(), now=T0)
 
         assert (view(store).anchor_at, view(store).next_run_at) == (T0, T0 + seconds(600))
+
+    def test_a_fire_on_a_far_leap_day_is_kept_and_runs_on_it(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        just_after = datetime(2096, 2, 29, 0, 0, 1, tzinfo=UTC)
+        leap_day = datetime(2104, 2, 29, tzinfo=UTC)  # 2100 has none
+        store.recurring.register(new_task(trigger=Cron("0 0 29 2 *")), now=just_after)
+        assert view(store).next_run_at == leap_day
+
+        early = tick(store, plan, leap_day - timedelta(microseconds=1))
+        due = tick(store, plan, leap_day)
+
+        assert (early.result, due.result) == (TickResult.IDLE, TickResult.MATERIALIZED)
+        assert [job.fire_time for job in due.jobs] == [leap_day]
+        assert view(store).next_run_at == datetime(2108, 2, 29, tzinfo=UTC)
 
     def test_a_task_created_in_pause_has_no_next_run(self, store: JobStore) -> None:
         store.recurring.register(new_task(enabled=False), now=T0)

@@ -37,6 +37,8 @@ from threadmill_sa.spi.recurring import (
 from threadmill_sa.spi.store import JobStore
 
 T0 = datetime(2026, 1, 5, 12, 0, 0, 123456, tzinfo=UTC)
+# As `silent_since`: no beat is so old, and none so late.
+BEFORE_ALL, AFTER_ALL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 HANDLER = "work"
 JOIN_SECONDS = 60.0  # a thread that is not back by then hangs
 

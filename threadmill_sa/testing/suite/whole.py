@@ -9,6 +9,7 @@ from threadmill_sa.model.job import AttemptOutcome, OrphanedJob
 from threadmill_sa.spi.recurring import Plan, TaskPlan, TaskReading, TickResult
 from threadmill_sa.spi.store import CannotJoin, JobStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     insert,
@@ -65,7 +66,7 @@ class StoreSuite:
             with pytest.raises(ZeroDivisionError):
                 tick(store, fails_to_plan)
             with pytest.raises(ZeroDivisionError):
-                store.jobs.reclaim(fails_to_decide, timeout_seconds=0.0, limit=1, now=T0)
+                store.jobs.reclaim(fails_to_decide, silent_since=AFTER_ALL, limit=1, now=T0)
 
         assert tick(store, plan).result is TickResult.MATERIALIZED
         assert len(run_all(store)) == 1

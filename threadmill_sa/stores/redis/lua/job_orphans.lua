@@ -2,17 +2,14 @@
 --
 -- KEYS[1] rows
 -- KEYS[2] processing
--- ARGV[1] timeout  microseconds of silence, by the server's clock
--- ARGV[2] limit    jobs at most
+-- ARGV[1] since  microseconds since 1970, by the server's clock: the last beat is no later
+-- ARGV[2] limit  jobs at most
 -- Replies: id, row (nil when it is gone) and last beat of each, flat
 -- Cost: O(S log S), S silent jobs
 
 local rows, processing = KEYS[1], KEYS[2]
 
---@include clock
-
-local since = text(clock() - tonumber(ARGV[1]))
-local silent = redis.call('ZRANGEBYSCORE', processing, '-inf', since)
+local silent = redis.call('ZRANGEBYSCORE', processing, '-inf', ARGV[1])
 table.sort(silent) -- Ids are hexadecimal digits, which every locale sorts alike.
 local orphans = {}
 for position = 1, math.min(#silent, tonumber(ARGV[2])) do

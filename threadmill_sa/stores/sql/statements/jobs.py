@@ -241,10 +241,9 @@ def promote_due(schema: Schema, dialect: SqlDialect) -> Update:
     )
 
 
-def lock_orphans(schema: Schema, dialect: SqlDialect) -> Select[Any]:
+def lock_orphans(schema: Schema) -> Select[Any]:
     """Lock running jobs whose owner is silent. Index: ix_threadmill_jobs_processing."""
     jobs = schema.jobs
-    silence = -bindparam("timeout_seconds", type_=Float(53))
     return (
         select(
             jobs.c.id,
@@ -256,7 +255,7 @@ def lock_orphans(schema: Schema, dialect: SqlDialect) -> Select[Any]:
             jobs.c.cron_task_name,
         )
         .where(state_is(schema, "PROCESSING"))
-        .where(jobs.c.heartbeat_at <= dialect.later(dialect.clock_value(), silence))
+        .where(jobs.c.heartbeat_at <= bindparam("silent_since", type_=UtcDateTime()))
         .order_by(jobs.c.id)
         .limit(bindparam("limit", type_=Integer()))
         .with_for_update(skip_locked=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Float,
     Integer,
     Select,
     String,
@@ -20,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import Delete, Insert, Update
 
 from threadmill_sa.stores.sql.dialects import SqlDialect
-from threadmill_sa.stores.sql.schema import Schema
+from threadmill_sa.stores.sql.schema import Schema, UtcDateTime
 from threadmill_sa.stores.sql.statements.jobs import state_is
 
 _COLUMNS = ("id", "host", "pid", "queues", "workers", "started_at", "heartbeat_at")
@@ -66,11 +65,10 @@ def remove_node(schema: Schema) -> Delete:
     return delete(schema.nodes).where(schema.nodes.c.id == bindparam("id", type_=Uuid()))
 
 
-def remove_stale_nodes(schema: Schema, dialect: SqlDialect) -> Delete:
-    """Forget nodes that have been silent for `older_than_seconds`."""
-    age = -bindparam("older_than_seconds", type_=Float(53))
-    limit = dialect.later(dialect.clock_value(), age)
-    return delete(schema.nodes).where(schema.nodes.c.heartbeat_at < limit)
+def remove_stale_nodes(schema: Schema) -> Delete:
+    """Forget nodes that have not beaten after `silent_since`."""
+    since = bindparam("silent_since", type_=UtcDateTime())
+    return delete(schema.nodes).where(schema.nodes.c.heartbeat_at <= since)
 
 
 def list_nodes(schema: Schema) -> Select[Any]:
