@@ -349,6 +349,67 @@ def _noting(origins: set[str]) -> Callable[[JobContext], None]:
     return handler
 
 
+def test_the_tasks_of_a_service_are_fired_by_another_that_keeps_house_and_run_at_their_own(
+    opener: Opener,
+) -> None:
+    housekeeper, other = opener(), opener()
+    ran: set[tuple[str, str]] = set()
+    _serve(housekeeper, "a", ran)
+    housekeeper.node(tick=TICK).start()
+    eventually(lambda: holder(housekeeper), "a holder")
+    keeps = holder(housekeeper)
+    _serve(other, "b", ran)
+    other.store.fail(TICKS)  # whatever of its own comes about was made by the housekeeper
+    other.node(tick=TICK).start()
+
+    other.nudge("b.nudged")
+
+    wanted = {("a", "schedule"), ("b", "schedule"), ("b", "nudge")}
+    eventually(lambda: ran >= wanted, "a fire of each and the nudge")
+    assert ran == wanted
+    assert holder(other) == keeps
+
+
+def test_a_service_leaves_the_tasks_of_another_alone_although_it_knows_no_handler_of_them(
+    opener: Opener,
+) -> None:
+    ran: set[tuple[str, str]] = set()
+    other = opener()
+    _serve(other, "b", ran)
+    housekeeper = opener()
+    _serve(housekeeper, "a", ran)
+    housekeeper.node(tick=TICK).start()
+    restarted = opener()
+    _serve(restarted, "a", ran)
+    eventually(lambda: ("a", "schedule") in ran, "a fire of its own")
+    housekeeper.nodes[0].stop()
+    restarted.node(tick=TICK, heartbeat=0.05).start()
+    eventually(lambda: restarted.store.inner.jobs.list(task="b"), "a fire of the other service")
+    ticks_on(restarted, 20)
+
+    [waiting] = restarted.store.inner.jobs.list(task="b")
+    task = restarted.store.inner.recurring.get("b")
+    assert task is not None
+    assert (waiting.state, waiting.attempt) == (JobState.ENQUEUED, 0)
+    assert (task.enabled, task.broken_reason, task.in_flight_job_id) == (True, None, waiting.id)
+    assert ("b", "schedule") not in ran
+
+    other.node(tick=TICK).start()
+    other.wait_state(waiting.id, JobState.SUCCEEDED)
+    eventually(lambda: len(other.store.inner.jobs.list(task="b")) > 1, "the next fire")
+
+
+def _serve(bench: Bench, name: str, ran: set[tuple[str, str]]) -> None:
+    """One service of its own: a handler, a task that fires often and one that is only nudged."""
+
+    def handler(ctx: JobContext) -> None:
+        ran.add((name, str(ctx.cron_origin)))
+
+    bench.declare(handler, name)
+    bench.register(name, name, trigger=Every(seconds=0.2))
+    bench.register(f"{name}.nudged", name)
+
+
 @pytest.mark.usefixtures("never_by_itself")
 def test_a_tick_that_fails_is_tried_again_at_the_nodes_own_cadence(bench: Bench) -> None:
     let_a_dead_node_hold(bench)

@@ -13,6 +13,7 @@ from threadmill_sa.engine.processing.context import JobContext
 from threadmill_sa.model import failure
 from threadmill_sa.model.job import AttemptOutcome, JobId, OutcomeKind
 from threadmill_sa.model.state import JobState
+from threadmill_sa.testing.suite.tools import AFTER_ALL
 
 TIMEOUT = 0.05
 
@@ -169,7 +170,7 @@ def take_over(bench: Bench, job_id: JobId) -> None:
             orphan.id, orphan.attempt_token, OutcomeKind.FAILED, failure.ORPHAN, "taken over"
         )
 
-    ended = bench.store.inner.jobs.reclaim(decide, timeout_seconds=-60, limit=10)
+    ended = bench.store.inner.jobs.reclaim(decide, silent_since=AFTER_ALL, limit=10)
     assert [orphan.id for orphan, _ in ended] == [job_id]
 
 

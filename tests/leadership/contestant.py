@@ -48,8 +48,16 @@ def main(url: str, ttl: float, mode: str) -> None:
         grant.when_lost(lambda grant=grant: say("ended", term=grant.term, reason=grant.reason))  # type: ignore[misc]
         if mode in {"fenced", "unfenced"}:
             write_in_the_middle(engine, grant, fenced=mode == "fenced")
-        while not grant.lost.wait(0.02):
-            say("trusted", term=grant.term, until=grant._trusted_until)
+        while trusts(grant):
+            grant.lost.wait(0.02)
+
+
+def trusts(grant: Grant) -> bool:
+    """Look at the grant and say so while it may be acted on; the instant is that of the look."""
+    looked_at, lost = suspend_proof_seconds(), grant.lost.is_set()
+    if not lost:
+        say("trusted", term=grant.term, until=grant._trusted_until, at=looked_at)
+    return not lost
 
 
 def never_return(grant: Grant) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import subprocess
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,8 @@ from threadmill_sa.clock import SystemClock
 from threadmill_sa.model.state import JobState
 
 MOMENTS = 40
+ROOTLESS = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+AS_FIRST = ("unshare", *ROOTLESS, "--pid", "--fork", "--kill-child")
 KILLED_BY_THE_SIGNAL = -signal.SIGTERM  # before the program could listen
 
 
@@ -35,6 +41,27 @@ def test_a_second_sigterm_hands_the_job_over_at_once_and_unspent(own_depot: Depo
     assert (job.attempt, job.result) == (1, str(other.pid))
     assert other.process.poll() is None
     depot.check()
+
+
+@pytest.mark.long
+def test_a_worker_that_is_the_first_process_of_its_container_drains_on_sigterm(
+    depot: Depot,
+) -> None:
+    if shutil.which("unshare") is None or subprocess.call([*AS_FIRST, "true"]) != 0:
+        pytest.skip("no process namespaces here")
+    job_id = depot.tm.enqueue("hold")
+    outside = depot.launch(prefix=AS_FIRST)
+    depot.wait_for("held.1")
+    [inside] = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+
+    os.kill(int(inside), signal.SIGTERM)
+    outside.wait_for_words("draining")
+    (depot.here / "may-end").touch()
+
+    assert outside.exit_code() == 0, outside.err
+    job = depot.job(job_id)
+    assert (job.state, job.attempt, job.result) == (JobState.SUCCEEDED, 1, "1")
+    assert depot.tm.store.nodes.list() == []
 
 
 @pytest.mark.long

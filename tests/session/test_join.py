@@ -5,10 +5,10 @@ from functools import cached_property
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, select
+from sqlalchemy import UpdateBase, create_engine, event, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from tests.session.conftest import OTHER, PUMP, Order, open_desk
+from tests.session.conftest import ORDERS, OTHER, PUMP, Order, open_desk
 from threadmill_sa.errors import ForeignSessionError, SavepointError, TaskDisabledError
 from threadmill_sa.model.job import JobId, NewJob
 from threadmill_sa.model.nudge import EnqueueMode
@@ -234,6 +234,60 @@ def test_a_session_of_another_database_is_refused_without_sql(desk, tmp_path):
         with Session(binds={Order: other}) as session, pytest.raises(ForeignSessionError):
             desk.nudge([PUMP], session, mode=mode)
     other.dispose()
+
+
+class RoutingSession(Session):
+    """Reads from a replica, writes to the primary, as SQLAlchemy's documentation shows it."""
+
+    def __init__(self, primary, replica) -> None:
+        super().__init__()
+        self.primary, self.replica = primary, replica
+
+    def get_bind(self, *_, clause=None, **__):
+        writes = self._flushing or isinstance(clause, UpdateBase)
+        return self.primary if writes else self.replica
+
+
+@pytest.fixture
+def replica(sql_url):
+    engine = create_engine(sql_url)
+    read_only = "PRAGMA query_only = 1"
+    if engine.dialect.name == "postgresql":
+        read_only = "SET default_transaction_read_only = on; COMMIT"
+    event.listen(engine, "connect", lambda driver, _: driver.cursor().execute(read_only))
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize("mode", ["join_transaction", "after_commit"])
+def test_a_session_that_reads_from_a_replica_nudges_through_the_primary(sql_engine, replica, mode):
+    desk = open_desk(sql_engine, SqlStore(sql_engine, also=[replica]))
+    with RoutingSession(sql_engine, replica) as session:
+        for end in (session.rollback, session.commit):
+            assert session.scalars(select(Order)).all() == []
+            session.add(Order())
+            desk.nudge([PUMP], session, mode=mode)
+            assert desk.pending() == 0
+            end()
+            assert desk.orders() == desk.pending()
+    assert desk.pending() == 1
+    desk.store.close()
+
+
+@pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
+def test_a_nudge_follows_the_rows_when_the_transaction_is_ended_by_a_raw(desk, word):
+    with desk.engine.connect() as connection:
+        connection.execute(ORDERS.insert().values(note=""))
+        desk.nudge([PUMP], connection)
+        connection.exec_driver_sql(word)
+    with Session(desk.engine) as session:
+        session.add(Order())
+        session.flush()
+        desk.nudge([OTHER], session)
+        session.connection().exec_driver_sql(word)
+    expected = 1 if word == "COMMIT" else 0
+    assert (desk.pending(PUMP), desk.pending(OTHER)) == (expected, expected)
+    assert desk.orders() == 2 * expected
 
 
 def test_an_immediate_nudge_ignores_the_callers_transaction(pg_desk):

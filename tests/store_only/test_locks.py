@@ -19,6 +19,7 @@ from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.stores.sql.store import SqlStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     compacting,
@@ -217,7 +218,7 @@ def test_a_reclaim_passes_by_what_a_finish_holds(
         _hold(holder, "jobs", f"id = '{first}'")
         ended = hurried_store.jobs.reclaim(
             lambda orphan: outcome(held[orphan.id], OutcomeKind.FAILED),
-            timeout_seconds=0.0,
+            silent_since=AFTER_ALL,
             limit=10,
             now=T0,
         )

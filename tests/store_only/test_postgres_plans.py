@@ -17,6 +17,7 @@ from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import AttemptOutcome, JobId, NodeId, OutcomeKind
 from threadmill_sa.model.node import HeldJob, NodeInfo
 from threadmill_sa.model.state import JobState
+from threadmill_sa.testing.suite.tools import BEFORE_ALL
 
 NODE = NodeId(JobId(UUID(int=7)))
 READY, READY_QUEUE = "ix_threadmill_jobs_ready", "ix_threadmill_jobs_ready_queue"
@@ -123,7 +124,7 @@ def test_reclaim_uses_its_partial_index(tm: Threadmill):
             lambda orphan: AttemptOutcome(
                 orphan.id, orphan.attempt_token, OutcomeKind.FAILED, failure.EXCEPTION
             ),
-            timeout_seconds=60.0,
+            silent_since=BEFORE_ALL,
             limit=10,
         )
 

@@ -24,6 +24,7 @@ from threadmill_sa.model.state import JobState
 from threadmill_sa.stores.redis.keys import KeySpace
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     ids_of,
@@ -168,7 +169,7 @@ def test_a_held_job_whose_row_was_deleted_holds_up_no_reclaim(
     assert finish(redis_store, node, [outcome(held[0])]) == ["lost"]
     ended = redis_store.jobs.reclaim(
         lambda orphan: outcome(next(job for job in held if job.id == orphan.id)),
-        timeout_seconds=0.0,
+        silent_since=AFTER_ALL,
         limit=10,
         now=T0,
     )
@@ -418,7 +419,7 @@ def test_a_damaged_held_job_holds_up_no_reclaim(
     def reclaim() -> list[JobId]:
         ended = redis_store.jobs.reclaim(
             lambda orphan: outcome(next(job for job in held if job.id == orphan.id)),
-            timeout_seconds=0.0,
+            silent_since=AFTER_ALL,
             limit=10,
             now=T0,
         )
@@ -448,7 +449,7 @@ def test_a_row_that_changes_while_it_is_set_aside_is_left(
         return run(name, *rest, **arguments)
 
     monkeypatch.setattr(redis_store._gateway, "run", mended)
-    assert redis_store.jobs.reclaim(_never, timeout_seconds=0.0, limit=10, now=T0) == []
+    assert redis_store.jobs.reclaim(_never, silent_since=AFTER_ALL, limit=10, now=T0) == []
 
     assert redis_store.jobs.counts()[JobState.SUCCEEDED] == 1
     check_books(redis_space)
@@ -506,7 +507,7 @@ def test_a_member_that_names_no_job_stops_nobody(
     jobs = insert(redis_store, 2, handler="work")
 
     assert redis_store.jobs.promote(limit=10, now=T0) == 0
-    assert redis_store.jobs.reclaim(_never, timeout_seconds=0.0, limit=10, now=T0) == []
+    assert redis_store.jobs.reclaim(_never, silent_since=AFTER_ALL, limit=10, now=T0) == []
     assert len(redis_store.jobs.list()) == 2
     assert redis_store.jobs.list(task="pump") == []
     for queues in (None, ["default"]):

@@ -22,7 +22,7 @@ from threadmill_sa.stores.redis import materializing
 from threadmill_sa.stores.redis.keys import KeySpace
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing import ManualClock
-from threadmill_sa.testing.suite.tools import new_node, new_task
+from threadmill_sa.testing.suite.tools import BEFORE_ALL, new_node, new_task
 
 T0 = datetime(2027, 1, 4, 9, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -487,7 +487,7 @@ def test_a_damaged_node_is_left_out_of_a_listing(
 
     assert [view.id for view in redis_store.nodes.list()] == [other.id]
     redis_store.nodes.beat(node, [])
-    redis_store.nodes.remove_stale(older_than_seconds=60.0)
+    redis_store.nodes.remove_stale(silent_since=BEFORE_ALL)
     listed: list[NodeId] = [view.id for view in redis_store.nodes.list()]
     assert listed == [node.id, other.id]
 

@@ -31,6 +31,8 @@ from threadmill_sa.stores.redis.faults import translate
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing.stores import FaultingStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
+    BEFORE_ALL,
     T0,
     claim,
     instances,
@@ -146,7 +148,7 @@ class Life:
             lambda: recurring.get("pump"),
             recurring.list,
             self.store.nodes.list,
-            lambda: self.store.nodes.remove_stale(older_than_seconds=3600.0),
+            lambda: self.store.nodes.remove_stale(silent_since=BEFORE_ALL),
             lambda: self.store.nodes.remove(self.node.id),
         ]
 
@@ -190,7 +192,7 @@ class Life:
             )
 
         claim(self.store, new_node(), at=DUE)
-        self.store.jobs.reclaim(fail, timeout_seconds=0.0, limit=10, now=DUE)
+        self.store.jobs.reclaim(fail, silent_since=AFTER_ALL, limit=10, now=DUE)
 
 
 def _scripts_of_a_life(space: RedisSpace) -> int:

@@ -20,6 +20,7 @@ from threadmill_sa.stores.redis.keys import KEYS
 from threadmill_sa.stores.redis.scripts import Script, script, script_names
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     insert,
@@ -224,7 +225,7 @@ def test_a_beat_between_reading_and_ending_saves(redis_store: RedisStore) -> Non
         assert redis_store.nodes.beat(node, [HeldJob(held.id, held.attempt_token)]) == frozenset()
         return AttemptOutcome(orphan.id, orphan.attempt_token, OutcomeKind.FAILED, failure.ORPHAN)
 
-    assert redis_store.jobs.reclaim(decide, timeout_seconds=0.0, limit=10, now=T0) == []
+    assert redis_store.jobs.reclaim(decide, silent_since=AFTER_ALL, limit=10, now=T0) == []
     assert redis_store.jobs.finish(node.id, [outcome(held)], now=T0) == ["recorded"]
 
 
@@ -240,6 +241,6 @@ def test_orphans_are_taken_by_id_whoever_was_silent_longest(redis_store: RedisSt
         return AttemptOutcome(orphan.id, orphan.attempt_token, OutcomeKind.FAILED, failure.ORPHAN)
 
     for _ in range(2):
-        redis_store.jobs.reclaim(decide, timeout_seconds=0.0, limit=1, now=T0)
+        redis_store.jobs.reclaim(decide, silent_since=AFTER_ALL, limit=1, now=T0)
 
     assert seen == [young.id, old.id]

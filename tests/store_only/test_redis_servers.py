@@ -27,6 +27,7 @@ from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.stores.redis import gateway
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     insert,
@@ -172,7 +173,7 @@ def test_a_promoted_replica_goes_on_where_the_primary_ended() -> None:
             # The claims come back by their silence, the nudge is served, and nothing is stuck.
             ended = store.jobs.reclaim(
                 lambda orphan: outcome(next(job for job in held if job.id == orphan.id)),
-                timeout_seconds=0.0,
+                silent_since=AFTER_ALL,
                 limit=10,
                 now=T0,
             )

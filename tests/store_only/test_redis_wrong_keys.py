@@ -17,6 +17,7 @@ from threadmill_sa.stores.redis.keys import KEYS, KeySpace
 from threadmill_sa.stores.redis.misfits import Misfit
 from threadmill_sa.stores.redis.store import RedisStore
 from threadmill_sa.testing.suite.tools import (
+    AFTER_ALL,
     T0,
     claim,
     insert,
@@ -56,7 +57,7 @@ class Place:
 
     def reclaim(self) -> object:
         return self.store.jobs.reclaim(
-            lambda _: outcome(self.held), timeout_seconds=0.0, limit=9, now=T0
+            lambda _: outcome(self.held), silent_since=AFTER_ALL, limit=9, now=T0
         )
 
     def set_aside(self) -> None:
@@ -100,7 +101,7 @@ WORKS: dict[str, Work] = {
     "set aside": Place.set_aside,
     "beat": lambda at: at.store.nodes.beat(at.info, [HeldJob(at.held.id, at.held.attempt_token)]),
     "leave": lambda at: at.store.nodes.remove(at.node),
-    "sweep nodes": lambda at: at.store.nodes.remove_stale(older_than_seconds=-1.0),
+    "sweep nodes": lambda at: at.store.nodes.remove_stale(silent_since=AFTER_ALL),
     "register": lambda at: at.store.recurring.register(new_task("third"), now=T0),
     "edit": lambda at: at.store.recurring.register(new_task(queue="far"), now=T0),
     "mend": lambda at: at.store.recurring.register(new_task(), now=T0),

@@ -1,4 +1,4 @@
-"""What a wake sends to PostgreSQL: statements, and which of them need BEGIN and COMMIT."""
+"""What calls send to SQL databases: statements, and which of them need BEGIN and COMMIT."""
 
 from __future__ import annotations
 
@@ -63,4 +63,22 @@ def test_an_idle_tick_is_one_statement(pg_engine: Engine):
         shop.tick()
 
     assert heard == [("SELECT", False)]
+    shop.tm.close()
+
+
+def test_a_listing_reads_no_payload_and_no_result(sql_engine: Engine):
+    shop = Shop(Threadmill(sql_engine))
+    shop.tm.enqueue("mail", 1)
+    shop.run_all()
+    statements: list[str] = []
+    event.listen(sql_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+
+    [listed] = shop.tm.list_jobs(state="SUCCEEDED", queue="mail")
+
+    [statement] = [each for each in statements if each.startswith("SELECT")]
+    assert "payload" not in statement
+    assert "result" not in statement
+    statements.clear()
+    assert shop.tm.get_job(listed.id)
+    assert any("payload" in each and "result" in each for each in statements)
     shop.tm.close()

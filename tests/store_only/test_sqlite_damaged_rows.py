@@ -20,8 +20,8 @@ from threadmill_sa.model.job import JobId
 from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import TickResult
 from threadmill_sa.testing import ManualClock
+from threadmill_sa.testing.suite.tools import AFTER_ALL, claim, insert, new_node, outcome
 from threadmill_sa.testing.suite.tools import T0 as AT
-from threadmill_sa.testing.suite.tools import claim, insert, new_node, outcome
 
 T0 = datetime(2027, 1, 4, 9, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -132,7 +132,7 @@ def test_a_damaged_held_job_holds_up_no_reclaim(host: Host, column: str) -> None
 
     ended = store.jobs.reclaim(
         lambda orphan: outcome(next(job for job in held if job.id == orphan.id)),
-        timeout_seconds=0.0,
+        silent_since=AFTER_ALL,
         limit=10,
         now=AT,
     )
