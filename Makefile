@@ -26,8 +26,8 @@ test: $(VENV)/test.stamp ## the default suite, on SQLite and an embedded Postgre
 LONG := THREADMILL_HYPOTHESIS_PROFILE=long $(BIN)/pytest -q --timeout 3600 -m long
 
 test-long: $(VENV)/test.stamp ## what `make test` leaves out: large searches, every fault, recoveries
-	@$(LONG) -n $(JOBS) --dist worksteal --ignore tests/processes $(ARGS)
-	@$(LONG) tests/processes $(ARGS)
+	@$(LONG) -n $(JOBS) --dist worksteal --ignore tests/processes $(ARGS); searched=$$?; \
+		$(LONG) tests/processes $(ARGS) && exit $$searched
 
 mutants: $(VENV)/test.stamp ## each guard taken out in a copy: a test must notice (ARGS="-k nudge")
 	@$(BIN)/python -m tests.mutants $(ARGS)

@@ -98,7 +98,9 @@ class Node:
         raise AssertionError(f"the contender asks to be woken for ever at {contender.wake_at}")
 
     def drain(self) -> None:
-        """End what acts for terms that are over."""
+        """End what acts for terms that are over; in a paused process nothing does."""
+        if self.paused:
+            return
         for term in self.terms:
             if term.reason is not None and not term.drained:
                 term.drained = True
