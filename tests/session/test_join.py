@@ -312,8 +312,8 @@ def test_a_task_paused_between_check_and_write_is_refused_and_the_transaction_us
             self.fence = writes.fence
             self.plain_verdicts = writes.task_verdicts
 
-        def task_verdicts(self, names):
-            verdicts = self.plain_verdicts(names)
+        def task_verdicts(self, names, *, writing=False):
+            verdicts = self.plain_verdicts(names, writing=writing)
             checks.append(names)
             pg_desk.store.recurring.set_enabled(PUMP, enabled=False)
             return verdicts

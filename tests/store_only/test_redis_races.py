@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from tests.fixtures.valkey import RedisSpace, fresh_space
-from tests.races.actors import OTHERS, Kind
+from tests.races.actors import DELETE, EDIT, FLIP, OTHERS, RENEW, TRIGGER, Kind
 from tests.races.driver import Actor, Driver, Nobody, Step
 from tests.races.performing import Performance, lengths, needs_of, prepare
 from tests.races.schedules import count_all
@@ -23,6 +23,8 @@ from threadmill_sa.stores.redis.store import RedisStore
 
 SEATS = 2
 PAIRS = tuple(combinations_with_replacement(OTHERS, 2))
+# Each reads a task and writes it by a script of its own, if it is still what was read.
+COMPARING = (FLIP, EDIT, TRIGGER)
 
 
 class Quiet(RedisStore):
@@ -144,3 +146,9 @@ def test_every_schedule_of_a_tick_with_each_other_operation(stage: Stage) -> Non
     tick = next(kind for kind in OTHERS if kind.name == "tick")
     for other in OTHERS:
         _every_schedule(stage, (tick, other))
+
+
+@pytest.mark.parametrize("other", [DELETE, RENEW, *COMPARING], ids=str)
+def test_every_schedule_of_two_operations_that_compare(stage: Stage, other: Kind) -> None:
+    for comparing in COMPARING:
+        _every_schedule(stage, (comparing, other))

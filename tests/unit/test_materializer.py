@@ -11,7 +11,7 @@ import pytest
 
 from threadmill_sa._util.uuid7 import Uuid7Source
 from threadmill_sa.engine.recurring.materializer import Materializer
-from threadmill_sa.errors import StoreUnavailableError
+from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
 from threadmill_sa.model import failure
 from threadmill_sa.model.job import AttemptOutcome, NodeId, OutcomeKind
 from threadmill_sa.model.limits import CATCH_UP_MAX, MATERIALIZE_BATCH, TICK_PAGE
@@ -42,6 +42,10 @@ class Faulty:
     out_after: int | None = None  # commits until the store is out
     batches: list[list[str]] = field(default_factory=list)
     waits: set[bool] = field(default_factory=set)
+    nominate: Any = None
+
+    def __post_init__(self) -> None:
+        self.nominate = self.inner.nominate
 
     def materialize(
         self,
@@ -114,6 +118,27 @@ def test_a_page_full_of_held_tasks_starves_no_later_one() -> None:
     assert outcomes[-1].name == "z"
     assert outcomes[-1].result is TickResult.MATERIALIZED
     assert {each.result for each in outcomes[:-1]} == {TickResult.HELD}
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_store_whose_pages_come_again_is_told_so_and_ends_the_pass(pages: int) -> None:
+    names = [f"task-{number:05}" for number in range(pages * TICK_PAGE)]
+    _, faulty, materializer = setup(*names)
+    asked: list[str | None] = []
+
+    def nominate(*, after: str | None, limit: int, now: datetime | None = None) -> list[str]:
+        asked.append(after)
+        assert len(asked) <= pages + 1, "it is asked again and again"
+        beginning = limit * ((len(asked) - 1) % pages)
+        return names[beginning : beginning + limit]
+
+    faulty.nominate = nominate
+
+    with pytest.raises(StoreInvariantError, match=f"after '{names[-1]}'") as raised:
+        materializer.tick(now=DUE)
+
+    assert raised.value.facts["task"] == names[TICK_PAGE - 1]
+    assert [name for batch in faulty.batches for name in batch] == names  # each of them once
 
 
 def test_a_failing_task_leaves_the_others_of_its_batch_untouched(

@@ -199,7 +199,8 @@ class SessionBoundary:
         promises = None
         if own is not None:
             # On the session's own connection: a second one would deadlock a pool of one.
-            self._check(own.task_verdicts(names))
+            recording = self._store.records is not None
+            self._check(own.task_verdicts(names, writing=recording))
             promises = own.expect_nudges(names, now=self._instant())
         else:
             read = partial(self._store.recurring.task_verdicts, names)
@@ -217,7 +218,7 @@ class SessionBoundary:
     ) -> list[NudgeReceipt]:
         writes = self._joined(handle)
         if len(names) > 1:
-            self._check(writes.task_verdicts(names))
+            self._check(writes.task_verdicts(names, writing=True))
         outcomes: dict[str, NudgeOutcome] = {}
         slot = None
         for name in sorted(names):

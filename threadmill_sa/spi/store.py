@@ -46,8 +46,15 @@ class JoinedWrites(Protocol):
         """
         ...
 
-    def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
-        """As `Recurring.task_verdicts`, by the caller's snapshot."""
+    def task_verdicts(
+        self, names: Sequence[str], *, writing: bool = False
+    ) -> Mapping[str, NudgeVerdict]:
+        """As `Recurring.task_verdicts`, by the caller's snapshot.
+
+        Args:
+            writing: a write follows in this transaction, and must not fail for the reading: it
+                raises what it would have raised without.
+        """
         ...
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:

@@ -11,6 +11,9 @@ _RACES = tests_of(
     "store_only/test_redis_races.py", "test_every_schedule_of_a_tick_with_each_other_operation"
 )
 _COMMITS = "store_only/test_redis_commits.py"
+_BETWEEN = tests_of(
+    "store_only/test_redis_between.py", "test_what_comes_between_reading_and_writing_came_first"
+)
 _GATEWAY = f"{_STORE}/gateway.py"
 
 REDIS = (
@@ -93,6 +96,38 @@ REDIS = (
         "return (is[1] or '') == definition and (is[2] or '') == gate and (is[3] or '') == state",
         "return (is[1] or '') == definition or is[1] and definition ~= ''",
         _RACES,
+    ),
+    Mutant(
+        "redis-flip-over-a-change",
+        "N6: a flip brings back no registration that is dead since it was read",
+        f"{_LUA}/task_flip.lua",
+        "not unchanged(name, ARGV[2], ARGV[3], ARGV[4])",
+        "not (unchanged(name, ARGV[2], ARGV[3], ARGV[4]) or true)",
+        _BETWEEN,
+    ),
+    Mutant(
+        "redis-edit-over-another-state",
+        "an edit takes no run back that was made since it was read",
+        f"{_LUA}/task_edit.lua",
+        "not unchanged(name, ARGV[2], ARGV[3], ARGV[4])",
+        "not (unchanged(name, ARGV[2], ARGV[3], ARGV[4]) or true)",
+        _BETWEEN,
+    ),
+    Mutant(
+        "redis-mend-over-a-change",
+        "a registration that changes nothing has ticks look for no task that is gone since",
+        f"{_LUA}/task_mend.lua",
+        "not unchanged(name, ARGV[2], ARGV[3], ARGV[4])",
+        "not (unchanged(name, ARGV[2], ARGV[3], ARGV[4]) or true)",
+        _BETWEEN,
+    ),
+    Mutant(
+        "redis-commit-over-a-change",
+        "N6: a tick makes no job of a task that is gone or another since it was read",
+        f"{_LUA}/task_materialize.lua",
+        "not unchanged(name, decision[2], decision[3], decision[4])",
+        "not (unchanged(name, decision[2], decision[3], decision[4]) or true)",
+        _BETWEEN,
     ),
     Mutant(
         "redis-commit-over-another-state",

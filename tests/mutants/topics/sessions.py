@@ -10,6 +10,7 @@ _BOUNDARY = "threadmill_sa/session/boundary.py"
 _UNIT = "threadmill_sa/stores/sql/unit.py"
 _AFTER = "session/test_after_commit.py"
 _JOIN = "session/test_join.py"
+_FIRST = "session/test_sqlite_first_writes.py"
 
 SESSIONS = (
     Mutant(
@@ -194,5 +195,41 @@ SESSIONS = (
             "store_only/test_sqlite_locking.py",
             "test_n8_the_engine_keeps_trying_beyond_the_drivers_own_patience",
         ),
+    ),
+    Mutant(
+        "joined-names-read-before-the-write",
+        "N7: a nudge of several names fails no transaction that its first write would not",
+        _BOUNDARY,
+        "writes.task_verdicts(names, writing=True)",
+        "writes.task_verdicts(names)",
+        tests_of(_FIRST, "test_a_joined_write_comes_before_every_read"),
+    ),
+    Mutant(
+        "promise-read-before-the-write",
+        "N7: a recorded promise fails no transaction that its first write would not",
+        _BOUNDARY,
+        "own.task_verdicts(names, writing=recording)",
+        "own.task_verdicts(names)",
+        tests_of(_FIRST, "test_a_recorded_promise_comes_before_every_read"),
+        more=(("            recording = self._store.records is not None\n", ""),),
+    ),
+    Mutant(
+        "unrecorded-nudge-makes-a-writer",
+        "a nudge that waits for the commit and is not recorded makes its caller no writer",
+        _BOUNDARY,
+        "writing=recording)",
+        "writing=True)",
+        tests_of(_FIRST, "test_nothing_is_written_for_a_nudge_that_waits_and_is_not_recorded"),
+        more=(("            recording = self._store.records is not None\n", ""),),
+    ),
+    Mutant(
+        "refused-names-promised",
+        "no name is recorded as promised by a call that was refused for another",
+        _BOUNDARY,
+        "            self._check(own.task_verdicts(names, writing=recording))\n"
+        "            promises = own.expect_nudges(names, now=self._instant())\n",
+        "            promises = own.expect_nudges(names, now=self._instant())\n"
+        "            self._check(own.task_verdicts(names, writing=recording))\n",
+        tests_of(_FIRST, "test_no_name_of_a_refused_call_is_promised"),
     ),
 )

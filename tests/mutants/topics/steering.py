@@ -111,6 +111,24 @@ STEERING = (
         ),
     ),
     Mutant(
+        "delete-in-memory-stays-nominated",
+        "N6: no tick looks for a nudge of a task that is deleted",
+        _MEMORY,
+        "            self._nudged.discard(name)\n            return True\n",
+        "            return True\n",
+        contract("Nudge", "test_n6_a_deleted_task_with_a_nudge_is_not_nominated"),
+        store="memory",
+    ),
+    Mutant(
+        "flip-in-memory-stays-nominated",
+        "N5: no tick looks for a nudge that a pause has dropped",
+        _MEMORY,
+        "            self._nudged.discard(entry.task.name)\n",
+        "            entry.task.name.strip()\n",
+        contract("Nudge", "test_n5_a_nudged_task_that_was_paused_is_not_nominated"),
+        store="memory",
+    ),
+    Mutant(
         "delete-without-the-lock",
         "N6: a delete and a tick of one task exclude each other",
         _RECURRING,
@@ -243,6 +261,26 @@ STEERING = (
         tests_of(
             "promises/test_restored_database.py",
             "test_pending_nudges_are_moved_out_of_reach_of_new_transaction_ids_by",
+        ),
+    ),
+    Mutant(
+        "nominate-in-memory-names-all-again",
+        "a page of names begins behind the one before, and the suite ends where it does not",
+        _MEMORY,
+        "if after is None or name > after)",
+        "if after is None or name)",
+        contract("Nominate", "test_names_come_in_pages_by_code_points"),
+        store="memory",
+    ),
+    Mutant(
+        "tick-follows-pages-that-come-again",
+        "a pass ends, whatever a store names",
+        "threadmill_sa/engine/recurring/materializer.py",
+        "page[-1] <= after",
+        "page[-1] < after",
+        tests_of(
+            "unit/test_materializer.py",
+            "test_a_store_whose_pages_come_again_is_told_so_and_ends_the_pass",
         ),
     ),
 )

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from threadmill_sa.engine.recurring.planner import Planner
-from threadmill_sa.errors import StoreUnavailableError
+from threadmill_sa.errors import StoreInvariantError, StoreUnavailableError
 from threadmill_sa.model.limits import MATERIALIZE_BATCH, TICK_PAGE
 from threadmill_sa.spi.recurring import Recurring, TaskOutcome, TickResult
 
@@ -34,7 +34,8 @@ class Materializer:
             now: the instant of the pass; None for the store's clock.
             wait: wait for tasks that are locked instead of leaving them to the next pass.
         Returns: what was done, by name; tasks with nothing to do are left out.
-        Raises: StoreUnavailableError; what was committed before it stays.
+        Raises: StoreUnavailableError; StoreInvariantError when the store names tasks again that
+            it has named. What was committed before it stays.
         """
         outcomes: list[TaskOutcome] = []
         failing: set[str] = set()
@@ -54,6 +55,14 @@ class Materializer:
         after: str | None = None
         while True:
             page = self._recurring.nominate(after=after, limit=TICK_PAGE, now=now)
+            if page and after is not None and page[-1] <= after:
+                # It would go on for ever, and nobody else would be served.
+                raise StoreInvariantError(
+                    f"the store was asked for due tasks after {after!r} and named"
+                    f" {page[-1]!r} last: `nominate` must give names greater than `after`, in the"
+                    " order of their code points",
+                    task=page[-1],
+                )
             for start in range(0, len(page), MATERIALIZE_BATCH):
                 yield page[start : start + MATERIALIZE_BATCH]
             if len(page) < TICK_PAGE:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     case,
     cast,
     column,
+    delete,
     false,
     func,
     literal_column,
@@ -110,6 +111,10 @@ class SqlDialect(Protocol):
 
     def keeps_its_snapshot(self) -> ColumnElement[bool]:
         """Return the condition that this transaction may read and lock rows as they once were."""
+        ...
+
+    def first_write(self, table: Table) -> Executable | None:
+        """Return what changes nothing and makes a transaction a writer; None: no read bars one."""
         ...
 
     def revision_block(self, sequence: Sequence) -> Select[Any] | None:
@@ -225,6 +230,9 @@ class PostgresDialect:
         level = func.pg_catalog.current_setting("transaction_isolation", type_=Text())
         return or_(level == "repeatable read", level == "serializable")
 
+    def first_write(self, table: Table) -> None:
+        del table
+
     def revision_block(self, sequence: Sequence) -> Select[Any]:
         return select(sequence.next_value() * REVISION_BLOCK)
 
@@ -333,6 +341,11 @@ class SqliteDialect:
 
     def keeps_its_snapshot(self) -> ColumnElement[bool]:
         return false()  # who writes sees the latest, or is refused
+
+    def first_write(self, table: Table) -> Executable:
+        # Its wait for the one writer comes before the snapshot. A transaction that has read
+        # before is refused at once, without a wait, when another has committed since.
+        return delete(table).where(false())
 
     def revision_block(self, sequence: Sequence) -> None:
         del sequence  # AUTOINCREMENT draws them one by one

@@ -38,8 +38,10 @@ class SqlJoinedWrites:
         self.carrier = carrier
         self._writes = writes
 
-    def task_verdicts(self, names: Sequence[str]) -> Mapping[str, NudgeVerdict]:
-        return self._writes.task_verdicts(self._connection, names)
+    def task_verdicts(
+        self, names: Sequence[str], *, writing: bool = False
+    ) -> Mapping[str, NudgeVerdict]:
+        return self._writes.task_verdicts(self._connection, names, writing=writing)
 
     def request_cron_nudge(self, name: str, *, now: datetime | None = None) -> NudgeOutcome:
         # Only a transaction that its holder ends elsewhere is watched by its slot.

@@ -45,6 +45,7 @@ class ProducerWrites:
         self.clause = self._accepts[False].statement
         self._draw = dialect.revision_block(schema.revision_sequence)
         self._revisions = RevisionBlocks()
+        self._first_write = dialect.first_write(schema.cron_nudges)
         self._verdict = nudge_statements.read_verdict(schema)
         self._verdicts = nudge_statements.read_verdicts(schema, dialect)
         self._fence = lease_statements.fence_lease(schema, dialect)
@@ -97,9 +98,15 @@ class ProducerWrites:
         return {}
 
     def task_verdicts(
-        self, connection: Connection, names: Sequence[str]
+        self, connection: Connection, names: Sequence[str], *, writing: bool = False
     ) -> Mapping[str, NudgeVerdict]:
-        """Return the verdict for each name by the transaction's snapshot."""
+        """Return the verdict for each name by the transaction's snapshot.
+
+        Args:
+            writing: a write follows, so where reading first would make it fail, write first.
+        """
+        if writing and self._first_write is not None:
+            execute(connection, self._first_write, {})
         found = execute(connection, self._verdicts, {"names": self._dialect.list_value(names)})
         enabled = {row.name: row.enabled for row in found}
         return {name: _verdict(enabled.get(name)) for name in names}

@@ -221,6 +221,17 @@ class NudgeSuite(WithPump):
         assert (paused.result, resumed.result) == (TickResult.DISABLED, TickResult.IDLE)
         assert view(store).nudge_revisions == frozenset()
 
+    @pytest.mark.parametrize("resumed", [False, True])
+    def test_n5_a_nudged_task_that_was_paused_is_not_nominated(
+        self, store: JobStore, *, resumed: bool
+    ) -> None:
+        nudge(store)
+        store.recurring.set_enabled("pump", enabled=False, now=T0)
+        if resumed:
+            store.recurring.set_enabled("pump", enabled=True, now=T0)
+
+        assert store.recurring.nominate(after=None, limit=9, now=T0) == []
+
     def test_n5_a_nudge_after_the_pause_counts(self, store: JobStore, plan: Plan) -> None:
         store.recurring.set_enabled("pump", enabled=False, now=T0)
         store.recurring.set_enabled("pump", enabled=True, now=T0)
@@ -251,6 +262,17 @@ class NudgeSuite(WithPump):
 
         assert view(store).nudge_revisions == frozenset()
         assert tick(store, plan).result is TickResult.IDLE
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_n6_a_deleted_task_with_a_nudge_is_not_nominated(
+        self, store: JobStore, *, again: bool
+    ) -> None:
+        nudge(store)
+        store.recurring.delete("pump")
+        if again:
+            store.recurring.register(new_task(), now=T0)
+
+        assert store.recurring.nominate(after=None, limit=9, now=T0) == []
 
     def test_n6_an_observation_of_a_dead_registration_clears_nothing(
         self, store: JobStore
