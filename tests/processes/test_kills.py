@@ -81,7 +81,7 @@ def test_repeated_kills_under_load(depot: Depot) -> None:
 def test_a_job_that_kills_every_worker_ends_as_failed_and_the_others_run(depot: Depot) -> None:
     poison = depot.tm.enqueue("poison")
     others = depot.haul(200)
-    worker = depot.worker()
+    worker = depot.launch()  # it may be dead before it has said a word
 
     def ended() -> bool:
         nonlocal worker
