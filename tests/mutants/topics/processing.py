@@ -184,8 +184,8 @@ PROCESSING = (
         store="sqlite",
     ),
     Mutant(
-        "retry-in-two-writes",
-        "a retry is one write, so an instance between two attempts is never seen as ended",
+        "retry-ends-the-job",
+        "an instance between two attempts is unfinished",
         _ROWS,
         "    OutcomeKind.RETRY: JobState.SCHEDULED,\n",
         "    OutcomeKind.RETRY: JobState.FAILED,\n",
@@ -193,12 +193,27 @@ PROCESSING = (
         store="sqlite",
     ),
     Mutant(
-        "retry-in-two-writes-in-memory",
-        "a retry is one write, so an instance between two attempts is never seen as ended",
+        "retry-ends-the-job-in-memory",
+        "an instance between two attempts is unfinished",
         f"{_MEMORY}/outcomes.py",
         "    OutcomeKind.RETRY: JobState.SCHEDULED,\n",
         "    OutcomeKind.RETRY: JobState.FAILED,\n",
         contract("Guard", "test_an_instance_between_two_attempts_holds"),
+        store="memory",
+    ),
+    Mutant(
+        "retry-in-two-writes-in-memory",
+        "a retry is one write, so an instance between two attempts is never seen as ended",
+        f"{_MEMORY}/jobs.py",
+        "                end_attempt(self._table, row, outcome, moment)\n                verdicts",
+        "                if outcome.retry_seconds is not None:\n"
+        "                    self._table.move(row, JobState.FAILED, moment)\n"
+        "                    self._lock.release()\n"
+        '                    __import__("time").sleep(0.001)\n'
+        "                    self._lock.acquire()\n"
+        "                    self._table.withdraw(row)\n"
+        "                end_attempt(self._table, row, outcome, moment)\n                verdicts",
+        contract("Finish", "test_a_tick_beside_a_retry_never_sees_the_instance_as_ended"),
         store="memory",
     ),
     Mutant(

@@ -20,8 +20,61 @@ _TAKING = """\
             del read, instant
             for row in (each for each in found if each.name in locked):
 """
+_MEMORY = "threadmill_sa/stores/memory/recurring.py"
+_READ = "                reading = self._read(name, moment)\n"
+_UNREAD = "            moment = now or self._clock.now()\n            plans: dict"
+_READ_EARLY = (
+    "            moment = now or self._clock.now()\n"
+    "            early = {name: self._read(name, moment) for name in names}\n"
+    "            self._lock.release()\n"
+    '            __import__("time").sleep(0.001)\n'
+    "            self._lock.acquire()\n            plans: dict"
+)
+
+
+def _early_in_memory(field: str, rule: str, case: str) -> Mutant:
+    read = "                reading = self._read(name, moment)\n"
+    mixed = f"replace(reading, {field}=early[name].{field})"
+    return Mutant(
+        f"reads-{field}-before-the-lock-in-memory",
+        rule,
+        _MEMORY,
+        _UNREAD,
+        _READ_EARLY,
+        contract("Reading", case),
+        more=((read, f"{read}                reading = {mixed}\n"),),
+        store="memory",
+    )
+
 
 TICKING = (
+    _early_in_memory(
+        "task",
+        "a tick makes an instance of the definition as it is by then",
+        "test_no_tick_after_an_edit_uses_the_older_definition",
+    ),
+    _early_in_memory(
+        "unfinished",
+        "an instance that another tick has just made holds back the next",
+        "test_ticks_of_several_fires_at_once_leave_one_unfinished_instance",
+    ),
+    _early_in_memory(
+        "pending",
+        "a tick serves a nudge only where it is still pending",
+        "test_a_nudge_is_run_by_a_tick_or_taken_by_a_clear",
+    ),
+    Mutant(
+        "triggers-what-it-read-before-in-memory",
+        "a manual run is made of the definition as it is by then",
+        _MEMORY,
+        "            job = make(entry.task)\n",
+        "            job = make(entry.task)\n"
+        "            self._lock.release()\n"
+        '            __import__("time").sleep(0.001)\n'
+        "            self._lock.acquire()\n",
+        contract("Reading", "test_no_trigger_after_an_edit_uses_the_older_definition"),
+        store="memory",
+    ),
     Mutant(
         "dead-nudges-reach-the-new-registration",
         "N6: a tick sees the nudges of the task's own epoch alone",

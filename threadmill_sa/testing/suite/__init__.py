@@ -15,7 +15,8 @@ import pytest
 
 _TOPICS = (
     "attempts", "claims", "deleting", "guard", "jobs", "leases", "nodes", "nudges", "races",
-    "records", "recurring", "retention", "revisions", "steering", "ticks", "tools", "whole",
+    "readings", "records", "recurring", "retention", "revisions", "steering", "ticks", "tools",
+    "whole",
 )  # fmt: skip
 for _topic in _TOPICS:  # before the imports below: what is imported cannot be rewritten any more
     pytest.register_assert_rewrite(f"{__name__}.{_topic}")
@@ -36,6 +37,7 @@ from threadmill_sa.testing.suite.leases import LeaseRaceSuite, LeaseSuite  # noq
 from threadmill_sa.testing.suite.nodes import NodeSuite  # noqa: E402
 from threadmill_sa.testing.suite.nudges import NudgeSuite  # noqa: E402
 from threadmill_sa.testing.suite.races import RaceSuite  # noqa: E402
+from threadmill_sa.testing.suite.readings import ReadingSuite  # noqa: E402
 from threadmill_sa.testing.suite.records import RecordSuite  # noqa: E402
 from threadmill_sa.testing.suite.recurring import DeleteSuite, RegisterSuite  # noqa: E402
 from threadmill_sa.testing.suite.retention import RetentionSuite  # noqa: E402
@@ -50,6 +52,6 @@ SUITES = (
     DeleteJobSuite, DeleteInstanceSuite, RetentionSuite,
     NodeSuite, LeaseSuite, LeaseRaceSuite,
     RegisterSuite, DeleteSuite, FlipSuite, TriggerSuite,
-    NominateSuite, GuardSuite, FireSuite, CommitSuite,
+    NominateSuite, GuardSuite, FireSuite, CommitSuite, ReadingSuite,
     NudgeSuite, RevisionSuite, RaceSuite, RecordSuite,
 )  # fmt: skip

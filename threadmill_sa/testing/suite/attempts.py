@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -9,38 +10,48 @@ import pytest
 from threadmill_sa.model import failure, limits
 from threadmill_sa.model.job import (
     AttemptOutcome,
+    ClaimedJob,
     FinishVerdict,
     HistoryEntry,
     JobId,
+    NewJob,
     OrphanedJob,
     OutcomeKind,
 )
 from threadmill_sa.model.state import JobState
+from threadmill_sa.spi.recurring import Plan
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
     AFTER_ALL,
     HANDLER,
     T0,
     claim,
+    claim_one,
     ids_of,
     insert,
     new_id,
     new_node,
+    new_task,
+    nudge,
     outcome,
     read,
     seconds,
+    tick,
     together,
 )
 
 RECORDED, LOST = FinishVerdict.RECORDED, FinishVerdict.LOST
 END = T0 + seconds(5)
+HOLDER = "only the holder of the current token ends an attempt, and once"
+RETRIED = "a retry is one write: the job is unfinished throughout"
+ROUNDS, TICKS = 10, 100  # ticks beside one retry at most; they stop when it has ended
 
 
 class FinishSuite:
     def test_a_success_keeps_its_result_and_frees_the_job(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
 
         verdicts = store.jobs.finish(node, [outcome(held, result='{"n":1}')], now=END)
 
@@ -53,7 +64,7 @@ class FinishSuite:
     def test_a_success_writes_no_history(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
 
         store.jobs.finish(node, [outcome(held)], now=END)
 
@@ -62,7 +73,7 @@ class FinishSuite:
     def test_a_dropped_result_leaves_its_note(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
 
         store.jobs.finish(node, [outcome(held, result_note="too large")], now=END)
 
@@ -73,29 +84,60 @@ class FinishSuite:
     def test_a_retry_is_a_failure_and_a_new_wait_in_one_write(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         retry = outcome(held, OutcomeKind.RETRY, retry_seconds=2.5, message="boom")
 
         assert store.jobs.finish(node, [retry], now=END) == [RECORDED]
 
         job = read(store, held.id)
-        assert (job.state, job.scheduled_at) == (JobState.SCHEDULED, END + seconds(2.5))
+        assert (job.state, job.scheduled_at) == (JobState.SCHEDULED, END + seconds(2.5)), RETRIED
         assert (job.attempt, job.owner_node_id) == (1, None)
         assert job.history == (
             HistoryEntry(JobState.FAILED, END, 1, failure.EXCEPTION, "boom"),
             HistoryEntry(JobState.SCHEDULED, END, 1, failure.RETRY, None),
         )
 
+    def test_a_tick_beside_a_retry_never_sees_the_instance_as_ended(
+        self, store: JobStore, plan: Plan
+    ) -> None:
+        store.recurring.register(new_task(), now=T0)
+        insert(store, cron_task_name="pump")
+        node = new_node()
+        for _ in range(ROUNDS):
+            held = claim_one(store, node)
+            nudge(store)
+            ended = threading.Event()
+
+            def retry(held: ClaimedJob = held, ended: threading.Event = ended) -> None:
+                try:
+                    end = outcome(held, OutcomeKind.RETRY, retry_seconds=0.0)
+                    assert store.jobs.finish(node, [end], now=T0) == [RECORDED], HOLDER
+                finally:
+                    ended.set()
+
+            def ticks(ended: threading.Event = ended) -> list[NewJob]:
+                made: list[NewJob] = []
+                for _ in range(TICKS):
+                    made += tick(store, plan).jobs
+                    if ended.is_set():
+                        break
+                return made
+
+            made, _ = together(ticks, retry)
+
+            assert made == [], RETRIED
+            store.jobs.promote(limit=10, now=T0)
+
     def test_a_retry_without_a_pause_is_promoted_at_once(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [first] = claim(store, node)
+        first = claim_one(store, node)
         retry = outcome(first, OutcomeKind.RETRY, retry_seconds=0.0)
         store.jobs.finish(node, [retry], now=END)
 
         assert read(store, first.id).scheduled_at == END
         assert store.jobs.promote(limit=10, now=END) == 1
-        [second] = claim(store, node, at=END)
+        second = claim_one(store, node, at=END)
 
         assert (second.id, second.attempt) == (first.id, 2)
         assert second.attempt_token > first.attempt_token
@@ -115,7 +157,7 @@ class FinishSuite:
         node = new_node()
         for turn in range(3):
             store.jobs.promote(limit=10, now=T0)
-            [held] = claim(store, node)
+            held = claim_one(store, node)
             kind = OutcomeKind.FAILED if turn == 2 else OutcomeKind.RETRY
             pause = None if turn == 2 else 0.0
             end = outcome(held, kind, retry_seconds=pause, message=str(turn))
@@ -142,7 +184,7 @@ class FinishSuite:
     ) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
 
         store.jobs.finish(node, [outcome(held, kind, message="why")], now=END)
 
@@ -153,7 +195,7 @@ class FinishSuite:
     def test_a_release_gives_the_attempt_back(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [first] = claim(store, node)
+        first = claim_one(store, node)
         release = outcome(first, OutcomeKind.RELEASED, message="node stops")
 
         assert store.jobs.finish(node, [release], now=END) == [RECORDED]
@@ -164,7 +206,7 @@ class FinishSuite:
             HistoryEntry(JobState.FAILED, END, 1, failure.SHUTDOWN, "node stops"),
             HistoryEntry(JobState.ENQUEUED, END, 1, failure.SHUTDOWN, None),
         )
-        [second] = claim(store, new_node(), at=END)
+        second = claim_one(store, new_node(), at=END)
         assert second.attempt == 1
         assert second.attempt_token > first.attempt_token
 
@@ -174,43 +216,43 @@ class FinishSuite:
     ) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         before = read(store, held.id)
         late = AttemptOutcome(held.id, held.attempt_token + 1, kind, "engine.test")
 
-        assert store.jobs.finish(node, [late], now=END) == [LOST]
+        assert store.jobs.finish(node, [late], now=END) == [LOST], HOLDER
 
         assert read(store, held.id) == before
 
     def test_another_node_cannot_finish(self, store: JobStore) -> None:
         insert(store)
-        [held] = claim(store, new_node())
+        held = claim_one(store, new_node())
         before = read(store, held.id)
 
-        assert store.jobs.finish(new_node(), [outcome(held)], now=END) == [LOST]
+        assert store.jobs.finish(new_node(), [outcome(held)], now=END) == [LOST], HOLDER
 
         assert read(store, held.id) == before
 
     def test_an_unknown_job_is_lost(self, store: JobStore) -> None:
         ghost = AttemptOutcome(JobId(new_id()), 1, OutcomeKind.SUCCEEDED, failure.SUCCESS)
 
-        assert store.jobs.finish(new_node(), [ghost], now=END) == [LOST]
+        assert store.jobs.finish(new_node(), [ghost], now=END) == [LOST], HOLDER
 
     def test_a_job_that_nobody_claimed_is_lost(self, store: JobStore) -> None:
         [new] = insert(store)
         early = AttemptOutcome(new.id, 0, OutcomeKind.SUCCEEDED, failure.SUCCESS)
 
-        assert store.jobs.finish(new_node(), [early], now=END) == [LOST]
+        assert store.jobs.finish(new_node(), [early], now=END) == [LOST], HOLDER
         assert read(store, new.id).state is JobState.ENQUEUED
 
     def test_the_same_end_again_is_lost(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         end = outcome(held, OutcomeKind.FAILED)
         store.jobs.finish(node, [end], now=END)
 
-        assert store.jobs.finish(node, [end], now=END) == [LOST]
+        assert store.jobs.finish(node, [end], now=END) == [LOST], HOLDER
         assert len(read(store, held.id).history) == 1
 
     def test_each_outcome_of_a_batch_has_its_own_verdict(self, store: JobStore) -> None:
@@ -228,12 +270,12 @@ class FinishSuite:
     def test_a_late_end_beside_the_newest_of_the_same_job_is_lost(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [lost] = claim(store, node)
+        lost = claim_one(store, node)
         store.jobs.finish(node, [outcome(lost, OutcomeKind.RELEASED)], now=END)
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         batch = [outcome(lost, OutcomeKind.RETRY), outcome(held)]
 
-        assert store.jobs.finish(node, batch, now=END) == [LOST, RECORDED]
+        assert store.jobs.finish(node, batch, now=END) == [LOST, RECORDED], HOLDER
 
         job = read(store, held.id)
         assert (job.state, len(job.history)) == (JobState.SUCCEEDED, 2)
@@ -241,10 +283,10 @@ class FinishSuite:
     def test_the_first_of_two_ends_of_one_attempt_counts(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         batch = [outcome(held, OutcomeKind.FAILED), outcome(held), outcome(held)]
 
-        assert store.jobs.finish(node, batch, now=END) == [RECORDED, LOST, LOST]
+        assert store.jobs.finish(node, batch, now=END) == [RECORDED, LOST, LOST], HOLDER
 
         job = read(store, held.id)
         assert (job.state, len(job.history)) == (JobState.FAILED, 1)
@@ -276,17 +318,17 @@ class FinishSuite:
     def test_an_attempt_that_was_claimed_again_cannot_finish(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [old] = claim(store, node)
+        old = claim_one(store, node)
         store.jobs.finish(node, [outcome(old, OutcomeKind.RELEASED)], now=T0)
-        [young] = claim(store, node)
+        young = claim_one(store, node)
 
-        assert store.jobs.finish(node, [outcome(old)], now=END) == [LOST]
+        assert store.jobs.finish(node, [outcome(old)], now=END) == [LOST], HOLDER
         assert store.jobs.finish(node, [outcome(young)], now=END) == [RECORDED]
 
     def test_two_ends_of_one_attempt_record_one(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         ends = [outcome(held), outcome(held, OutcomeKind.FAILED)]
 
         first, second = together(
@@ -294,7 +336,7 @@ class FinishSuite:
             lambda: store.jobs.finish(node, ends[1:], now=END),
         )
 
-        assert sorted(first + second) == [LOST, RECORDED]
+        assert sorted(first + second) == [LOST, RECORDED], HOLDER
 
 
 class ReclaimSuite:
@@ -303,7 +345,7 @@ class ReclaimSuite:
     def test_a_silent_job_gets_the_decided_end(self, store: JobStore) -> None:
         [new] = insert(store, max_attempts=4, cron_task_name="pump")
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         end = AttemptOutcome(
             held.id,
             held.attempt_token,
@@ -375,10 +417,10 @@ class ReclaimSuite:
     def test_the_silent_owner_cannot_finish_afterwards(self, store: JobStore) -> None:
         insert(store)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         store.jobs.reclaim(_fail, silent_since=AFTER_ALL, limit=10, now=END)
 
-        assert store.jobs.finish(node, [outcome(held)], now=END) == [LOST]
+        assert store.jobs.finish(node, [outcome(held)], now=END) == [LOST], HOLDER
         assert read(store, held.id).state is JobState.FAILED
 
     def test_a_reclaim_and_a_finish_end_the_attempt_once(self, store: JobStore) -> None:
@@ -394,7 +436,7 @@ class ReclaimSuite:
         counts = store.jobs.counts()
         assert counts[JobState.SUCCEEDED] == verdicts.count(RECORDED)
         assert counts[JobState.FAILED] == len(ended)
-        assert counts[JobState.SUCCEEDED] + counts[JobState.FAILED] == 20
+        assert counts[JobState.SUCCEEDED] + counts[JobState.FAILED] == 20, HOLDER
 
     def test_two_reclaims_share_no_job(self, store: JobStore) -> None:
         insert(store, 30)
@@ -411,7 +453,7 @@ class ReclaimSuite:
 
         first, second = together(take, take)
 
-        assert len(first + second) == len(set(first + second)) == 30
+        assert len(first + second) == len(set(first + second)) == 30, "each job is taken once"
 
 
 def _fail(orphan: OrphanedJob) -> AttemptOutcome:

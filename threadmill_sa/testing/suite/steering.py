@@ -18,9 +18,10 @@ from threadmill_sa.model.state import JobState
 from threadmill_sa.spi.recurring import Plan, TickResult
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
+    EDITED,
     HANDLER,
     T0,
-    claim,
+    claim_one,
     insert,
     instances,
     new_job,
@@ -30,6 +31,7 @@ from threadmill_sa.testing.suite.tools import (
     read,
     run_all,
     seconds,
+    tick,
     view,
 )
 
@@ -93,7 +95,7 @@ class FlipSuite:
 
         store.recurring.set_enabled("pump", enabled=False, now=T0 + seconds(600))
 
-        assert len(run_all(store)) == 1
+        assert len(run_all(store)) == 1, "a pause takes back no instance"
 
 
 class TriggerSuite:
@@ -132,7 +134,7 @@ class TriggerSuite:
 
         after = view(store)
         assert after.next_run_at == before.next_run_at
-        assert after.nudge_revisions == before.nudge_revisions
+        assert after.nudge_revisions == before.nudge_revisions, "a trigger takes no nudge"
 
     def test_a_stored_id_is_refused(self, store: JobStore) -> None:
         store.recurring.register(new_task(), now=T0)
@@ -151,21 +153,21 @@ class TriggerSuite:
         store.recurring.register(new_task(), now=T0)
         store.recurring.trigger("pump", self._manual_of, now=T0)
         node = new_node()
-        [held] = claim(store, node)
+        held = claim_one(store, node)
         due = T0 + seconds(600)
         assert store.recurring.request_cron_nudge("pump", now=due).verdict is NudgeVerdict.ACCEPTED
 
-        [waits] = store.recurring.materialize(["pump"], plan, now=due)
+        waits = tick(store, plan, due)
         store.jobs.finish(node, [outcome(held, OutcomeKind.FAILED)], now=due)
-        [runs] = store.recurring.materialize(["pump"], plan, now=due)
+        runs = tick(store, plan, due)
         run_all(store, at=due)
-        [idle] = store.recurring.materialize(["pump"], plan, now=due)
+        idle = tick(store, plan, due)
 
         assert [each.result for each in (waits, runs, idle)] == [
             TickResult.HELD,
             TickResult.MATERIALIZED,
             TickResult.IDLE,
-        ]
+        ], "a manual instance holds back the next, and fire and nudge then share one run"
         assert runs.origin is CronOrigin.SCHEDULE
 
     def test_it_is_made_of_the_definition_as_it_is_by_then(self, store: JobStore) -> None:
@@ -182,11 +184,25 @@ class TriggerSuite:
 
         assert job is not None
         stored = read(store, job.id)
-        assert (stored.payload, stored.queue) == ("2", "slow")
+        assert (stored.payload, stored.queue) == ("2", "slow"), EDITED
         assert {(each.name, each.epoch) for each in seen} == {("pump", view(store).epoch)}
 
+    def test_an_edit_counts_for_the_next_manual_instance(self, store: JobStore) -> None:
+        store.recurring.register(new_task(payload="1"), now=T0)
+        store.recurring.trigger("pump", self._manual_of, now=T0)
+        store.recurring.register(new_task(handler="newer", payload="2"), now=T0)
+        run_all(store)
+
+        job = store.recurring.trigger("pump", self._manual_of, now=T0)
+
+        assert job is not None, "a known task can be triggered"
+        stored = read(store, job.id)
+        assert (stored.handler, stored.payload) == ("newer", "2"), EDITED
+
     def _manual_of(self, task: CronTask) -> NewJob:
-        return replace(self._manual(), cron_task_name=task.name)
+        return replace(
+            self._manual(), cron_task_name=task.name, handler=task.handler, payload=task.payload
+        )
 
     @staticmethod
     def _manual() -> NewJob:

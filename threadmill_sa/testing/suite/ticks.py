@@ -15,6 +15,7 @@ from threadmill_sa.model.trigger import Every
 from threadmill_sa.spi.recurring import Plan, TaskOutcome, TaskPlan, TaskReading, TickResult
 from threadmill_sa.spi.store import JobStore
 from threadmill_sa.testing.suite.tools import (
+    EDITED,
     T0,
     claim,
     daily,
@@ -25,7 +26,9 @@ from threadmill_sa.testing.suite.tools import (
     new_job,
     new_node,
     new_task,
+    nudge,
     one_instance,
+    only,
     outcome,
     read,
     run_all,
@@ -36,6 +39,7 @@ from threadmill_sa.testing.suite.tools import (
 )
 
 DUE = T0 + seconds(600)
+WHOLE = "the batch of a tick is written whole or not at all"
 HOUR, DAY = 3600.0, 86_400.0
 
 
@@ -50,7 +54,7 @@ class FireSuite:
 
         done = tick(store, plan, DUE + seconds(1))
 
-        [job] = instances(store)
+        job = only(instances(store), "a due task gets one instance")
         assert ids_of(done.jobs) == [job.id]
         assert (job.handler, job.payload, job.queue) == (task.handler, "[1]", "slow")
         assert (job.priority, job.timeout_seconds, job.max_attempts) == (4, 2.5, 7)
@@ -72,7 +76,8 @@ class FireSuite:
 
         done = tick(store, plan, T0 + seconds(6001))
 
-        assert [job.fire_time for job in done.jobs] == [T0 + seconds(6000)]
+        job = only(done.jobs, "DROP runs once, however many fires were missed")
+        assert job.fire_time == T0 + seconds(6000)
         assert view(store).next_run_at == T0 + seconds(6600)
 
     @pytest.mark.parametrize("policy", list(MissedRunPolicy))
@@ -132,7 +137,7 @@ class FireSuite:
         again = tick(store, plan, DUE)
 
         results = [each.result for each in (early, done, back, again)]
-        assert results.count(TickResult.MATERIALIZED) == 1
+        assert results.count(TickResult.MATERIALIZED) == 1, "no instant fires twice"
         assert done.result is TickResult.MATERIALIZED
 
     def test_a_disabled_task_gets_no_instance(self, store: JobStore, plan: Plan) -> None:
@@ -140,7 +145,7 @@ class FireSuite:
         store.recurring.set_enabled("pump", enabled=False, now=T0)
 
         assert tick(store, plan, DUE).result is TickResult.DISABLED
-        assert instances(store) == []
+        assert instances(store) == [], "a paused task makes no instance"
 
     def test_an_edit_after_the_nomination_counts(self, store: JobStore, plan: Plan) -> None:
         store.recurring.register(new_task(), now=T0)
@@ -149,8 +154,20 @@ class FireSuite:
 
         tick(store, plan, DUE)
 
-        [job] = instances(store)
-        assert (job.handler, job.payload) == ("newer", "2")
+        job = only(instances(store), "a due task gets one instance")
+        assert (job.handler, job.payload) == ("newer", "2"), EDITED
+
+    def test_an_edit_after_a_run_counts_for_the_next(self, store: JobStore, plan: Plan) -> None:
+        store.recurring.register(new_task(payload="1"), now=T0)
+        tick(store, plan, DUE)
+        run_all(store, at=DUE)
+        store.recurring.register(new_task(handler="newer", payload="2"), now=DUE)
+        nudge(store, DUE)
+
+        done = tick(store, plan, DUE)
+
+        job = read(store, only(done.jobs, "a nudge is followed by one run").id)
+        assert (job.handler, job.payload) == ("newer", "2"), EDITED
 
     def test_two_ticks_at_once_never_fire_twice(self, store: JobStore, plan: Plan) -> None:
         names = [f"task-{number}" for number in range(5)]
@@ -166,7 +183,8 @@ class FireSuite:
             first, second = together(both, both)
 
             made = [job for each in (*first, *second) for job in each.jobs]
-            assert sorted(job.cron_task_name or "" for job in made) == names
+            fired = sorted(job.cron_task_name or "" for job in made)
+            assert fired == names, "two ticks at once fire each task once"
             run_all(store, at=at)
 
 
@@ -230,7 +248,7 @@ class CommitSuite:
             )
             return TaskPlan(TickResult.BROKEN, state=state)
 
-        [done] = store.recurring.materialize(["pump"], all_fields, now=T0)
+        done = tick(store, all_fields)
 
         found = view(store)
         assert (found.next_run_at, found.last_run_at) == (None, T0 + seconds(1))
@@ -252,8 +270,8 @@ class CommitSuite:
         with pytest.raises(ZeroDivisionError):
             store.recurring.materialize(["a", "b", "c"], fails_late, now=DUE)
 
-        assert store.recurring.list() == before
-        assert store.jobs.list() == []
+        assert store.recurring.list() == before, WHOLE
+        assert store.jobs.list() == [], WHOLE
 
     def test_a_stored_job_id_leaves_the_whole_batch_unwritten(self, store: JobStore) -> None:
         [stored] = insert(store)
@@ -270,8 +288,8 @@ class CommitSuite:
         with pytest.raises(StoreInvariantError):
             store.recurring.materialize(["a", "b"], collides, now=DUE)
 
-        assert store.recurring.list() == before
-        assert ids_of(store.jobs.list()) == [stored.id]
+        assert store.recurring.list() == before, WHOLE
+        assert ids_of(store.jobs.list()) == [stored.id], WHOLE
         assert read(store, stored.id).cron_task_name is None
 
     def test_a_full_batch_is_one_commit(self, store: JobStore, plan: Plan) -> None:

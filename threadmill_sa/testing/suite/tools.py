@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -40,7 +40,10 @@ T0 = datetime(2026, 1, 5, 12, 0, 0, 123456, tzinfo=UTC)
 # As `silent_since`: no beat is so old, and none so late.
 BEFORE_ALL, AFTER_ALL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 HANDLER = "work"
+EDITED = "an instance is made of the definition as it is stored by then"
 JOIN_SECONDS = 60.0  # a thread that is not back by then hangs
+
+T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -73,6 +76,11 @@ def read(store: JobStore, job_id: JobId) -> Job:
     job = store.jobs.get(job_id)
     assert job is not None, f"job {job_id} is not stored"
     return job
+
+
+def claim_one(store: JobStore, node: NodeId, *, at: datetime = T0) -> ClaimedJob:
+    """Claim the only job that is ready."""
+    return only(claim(store, node, at=at), "a claim takes what is ready, and that once")
 
 
 def claim(
@@ -163,15 +171,17 @@ def instances(store: JobStore, name: str = "pump") -> list[Job]:
 def nudge(store: JobStore, at: datetime = T0, name: str = "pump") -> int:
     """Nudge and return the revision; a refusal fails the test."""
     answer = store.recurring.request_cron_nudge(name, now=at)
-    assert answer.verdict is NudgeVerdict.ACCEPTED
-    assert answer.revision is not None
+    assert answer.verdict is NudgeVerdict.ACCEPTED, "an enabled task accepts every nudge"
+    assert answer.revision is not None, "an acceptance tells its revision"
     return answer.revision
 
 
-def tick(store: JobStore, plan: Plan, at: datetime = T0, name: str = "pump") -> TaskOutcome:
+def tick(
+    store: JobStore, plan: Plan, at: datetime = T0, name: str = "pump", *, wait: bool = False
+) -> TaskOutcome:
     """Materialize one task."""
-    [done] = store.recurring.materialize([name], plan, now=at)
-    return done
+    done = store.recurring.materialize([name], plan, wait=wait, now=at)
+    return only(done, "a tick answers once for each name")
 
 
 class WithPump:
@@ -197,6 +207,7 @@ def compacting(reading: TaskReading) -> TaskPlan:
 def together(*actions: Callable[[], Any]) -> list[Any]:
     """Run `actions` at the same time, one thread each; their results, in order.
 
+    The last is the likeliest to begin first: it arrives when the others wait already.
     Raises: the first exception of an action; AssertionError when one does not come back.
     """
     barrier = threading.Barrier(len(actions))
@@ -222,6 +233,13 @@ def together(*actions: Callable[[], Any]) -> list[Any]:
     if errors:
         raise errors[0]
     return results
+
+
+def only(found: Iterable[T], rule: str) -> T:
+    """The one element of `found`; none, or a second one, breaks `rule`."""
+    elements = list(found)
+    assert len(elements) == 1, f"{rule}; found {len(elements)}: {elements!r:.500}"
+    return elements[0]
 
 
 def ids_of(jobs: Iterable[Any]) -> list[JobId]:
