@@ -9,9 +9,13 @@ import pytest
 
 from tests.engine.bench import Bench, arrives, engine_threads, eventually
 from threadmill_sa.clock import SystemClock
+from threadmill_sa.engine.processing.attempts import Attempt, AttemptBook
+from threadmill_sa.engine.processing.completer import Completer
 from threadmill_sa.engine.processing.context import JobContext
+from threadmill_sa.engine.processing.runner import released
 from threadmill_sa.model import failure
 from threadmill_sa.model.state import JobState
+from threadmill_sa.testing.suite.tools import new_node
 
 
 def stop_in_thread(node, **options) -> threading.Thread:
@@ -251,3 +255,35 @@ def test_a_stop_from_inside_a_handler_ends_after_the_grace(bench: Bench, is_asyn
 
     assert arrives(ended)
     assert bench.state(job_id) is JobState.ENQUEUED
+
+
+def test_what_is_given_back_while_the_completer_finds_nothing_to_do_is_recorded(bench: Bench):
+    """Between its look and its end the last outcome is accepted, and the stop asked for."""
+    node_id = new_node()
+    bench.declare(lambda: None)
+    job_id = bench.enqueue()
+    [claimed] = bench.store.jobs.claim(node_id, queues=None, handlers=["h"], limit=1)
+    book, attempt = AttemptBook(1), Attempt(claimed)
+    book.add(attempt)
+
+    class Unlucky(Completer):
+        def _take(self):
+            batch = super()._take()
+            if not attempt.settled:
+                self.accept(attempt, released(claimed))
+                self.ask_to_stop()
+            return batch
+
+    completer = Unlucky(
+        "completer",
+        bench.store.jobs,
+        node_id,
+        book,
+        instant=lambda: None,
+        monotonic=SystemClock().monotonic,
+        on_recorded=lambda _job, _outcome: None,
+    )
+    completer.start()
+
+    assert completer.drain(15) == 0
+    assert (bench.state(job_id), bench.job(job_id).attempt) == (JobState.ENQUEUED, 0)

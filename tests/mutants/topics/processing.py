@@ -282,6 +282,17 @@ PROCESSING = (
         ),
     ),
     Mutant(
+        "completer-ends-before-its-last-look",
+        "what was accepted before the stop is recorded",
+        "threadmill_sa/engine/processing/completer.py",
+        "            elif stopping:\n",
+        "            elif self._stopping.is_set():\n",
+        tests_of(
+            "engine/test_drain.py",
+            "test_what_is_given_back_while_the_completer_finds_nothing_to_do_is_recorded",
+        ),
+    ),
+    Mutant(
         "silence-judged-right-after-a-jump",
         "after a jump of the store's clock all nodes get the time to beat again",
         _HEARTBEATS,

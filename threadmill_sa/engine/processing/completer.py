@@ -94,12 +94,14 @@ class Completer(Service):
 
     def _run(self) -> None:
         while True:
+            # Asked before the look: what was accepted before the stop is then seen.
+            stopping = self._stopping.is_set()
             batch = self._take()
             if batch:
                 pause = self._write(batch)
                 if pause and not self._rest_before_retry(pause):
                     return
-            elif self._stopping.is_set():
+            elif stopping:
                 return
             else:
                 self._wait(limits.WAIT_MAX_SECONDS)
