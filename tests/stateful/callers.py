@@ -335,8 +335,7 @@ class CallerRules(TaskRules):
             return
         finally:
             _read(caller)  # usable in any case
-        # Several names are all looked up before the first write.
-        caller.writes |= not refused or len(names) == 1
+        caller.writes = True  # refused or not: it writes before it looks
         if not refused:
             for name in sorted(names):
                 caller.frames[-1].joined.append(self.model.accept(name, snapshot, self.now))
